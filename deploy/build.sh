@@ -23,7 +23,7 @@ export WEIR_COMMIT=${WEIR_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null ||
 host=$(rustc -vV | sed -n 's/^host: //p')
 profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
 profile=$target/pgo/weir.profdata
-features=jemalloc,otlp
+features=jemalloc,otlp,http3
 
 say() { echo "build.sh: $*" >&2; }
 

@@ -8,7 +8,7 @@
 #
 #   WEIR_TARGETS    targets, by default x86_64 and aarch64 with musl
 #   WEIR_PROFILE    the build profile, by default `dist`; `release` builds faster
-#   WEIR_FEATURES   by default jemalloc,otlp
+#   WEIR_FEATURES   by default jemalloc,otlp,http3
 #
 # Needs rustup, Python 3.11 or later with venv, git, make, dpkg-deb and a C compiler for what builds
 # alone run. The C compiler and linker for musl, zig, comes as a Python package. The same binaries
@@ -20,7 +20,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 zig=0.17.1 zigbuild=0.24.1
 profile=${WEIR_PROFILE:-dist}
-features=${WEIR_FEATURES:-jemalloc,otlp}
+features=${WEIR_FEATURES:-jemalloc,otlp,http3}
 read -ra targets <<<"${WEIR_TARGETS:-x86_64-unknown-linux-musl aarch64-unknown-linux-musl}"
 target=${CARGO_TARGET_DIR:-$root/target}
 mkdir -p "$target"

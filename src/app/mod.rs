@@ -67,7 +67,7 @@ use self::gateway::Gateway;
 use self::reloads::{Environment, Source};
 #[cfg(feature = "internals")]
 pub use self::socketless::SocketlessGateway;
-use self::sockets::{OpenSockets, Sockets};
+use self::sockets::{OpenSockets, Sockets, UdpSockets};
 #[cfg(feature = "internals")]
 pub use self::stack::Layers;
 pub(crate) use self::stack::refusal;
@@ -166,6 +166,7 @@ async fn serve(
     let clients = Bound::new(&open, &sockets.addresses(), count).await?;
     let admin = Bound::new(&open, settings.process.admin.as_slice(), NonZeroUsize::MIN).await?;
     let listening = clients.listeners.addresses().to_vec();
+    let by_udp = UdpSockets::open(&settings, &listening, &sockets, open.takes_over())?;
     let handles = (clients.listeners.handles()?, admin.listeners.handles()?);
 
     let environment = Environment {
@@ -186,7 +187,7 @@ async fn serve(
     let service = admin_service(&gateway, &acme, &clients.draining).with_api(api);
     let admin_address = start_admin(admin.listeners, service, admin.draining)?;
 
-    let context = worker_context(&gateway, &sockets, clients.draining);
+    let context = worker_context(&gateway, &sockets, by_udp, clients.draining);
     let aborted = Arc::clone(&context.aborted);
     let mut workers = start_workers(clients.listeners, count, context).await?;
 
@@ -278,12 +279,18 @@ async fn end_tracer(tracer: Option<Arc<Tracer>>) {
     }
 }
 
-fn worker_context(gateway: &Gateway, sockets: &Sockets, draining: Draining) -> WorkerContext {
+fn worker_context(
+    gateway: &Gateway,
+    sockets: &Sockets,
+    by_udp: UdpSockets,
+    draining: Draining,
+) -> WorkerContext {
     let settings = &gateway.snapshot().settings;
     let descriptors = FileDescriptors::for_process(settings);
     WorkerContext {
         http: http(settings, &descriptors, &gateway.metrics()),
         transports: sockets.transports(),
+        by_udp,
         roles: sockets.roles(),
         snapshots: gateway.snapshots.clone(),
         stores: gateway.stores.clone(),

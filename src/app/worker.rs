@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::future::{Either, try_join_all};
+use futures_util::future::{Either, try_join, try_join_all};
 use http::{Extensions, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
@@ -28,7 +28,7 @@ use super::envoy::{self, EnvoyStack};
 use super::gateway::WorkerStack;
 use super::overload::Overload;
 use super::reloads::Snapshot;
-use super::sockets::ListenerRole;
+use super::sockets::{ListenerRole, UdpSockets};
 use super::stack::{self, ActiveUpstream};
 use super::stores::Stores;
 
@@ -37,6 +37,7 @@ pub(super) struct WorkerContext {
     pub(super) http: Http,
     /// The layers below HTTP of each listener, in their order.
     pub(super) transports: Vec<Transport>,
+    pub(super) by_udp: UdpSockets,
     /// The role of each listener, in their order.
     pub(super) roles: Vec<ListenerRole>,
     /// The configuration in force, and those that follow it.
@@ -79,21 +80,26 @@ pub(super) async fn run(
                 .then(|| ends(connection)),
         }
     };
-    let (http, draining) = (&context.http, &context.draining);
+    let (http, draining, transports) = (&context.http, &context.draining, &context.transports);
+    let role = |place: usize| context.roles.get(place).cloned().unwrap_or_default();
     let plain = Transport::default();
     let listeners = listeners.into_iter();
     let serving = try_join_all(listeners.map(async |(place, listener)| {
-        let transport = context.transports.get(place).unwrap_or(&plain);
-        let role = context.roles.get(place).cloned().unwrap_or_default();
-        let (entry, draining) = (entry(role), draining.clone());
+        let transport = transports.get(place).unwrap_or(&plain);
+        let (entry, draining) = (entry(role(place)), draining.clone());
         http.serve(listener, transport, entry, draining).await
     }));
+    let entry_at = |place| entry(role(place));
+    let by_udp = (context.by_udp).serve(http, transports, draining, entry_at);
+    let serving = try_join(serving, by_udp);
     // A task as others, so that it waits as long as they do.
     tokio::spawn(context.overload.follow(index, snapshots.clone()));
     context.serving.add_permits(1);
     tokio::select! {
         aborted = serving => {
-            context.aborted.fetch_add(aborted?.into_iter().sum(), Ordering::Relaxed);
+            let (by_tcp, by_udp) = aborted?;
+            let aborted = by_tcp.into_iter().sum::<usize>() + by_udp;
+            context.aborted.fetch_add(aborted, Ordering::Relaxed);
             stack.end().await;
             Ok(())
         }

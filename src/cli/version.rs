@@ -22,6 +22,7 @@ fn features() -> Vec<&'static str> {
     let optional = [
         ("gateway", true),
         ("jemalloc", cfg!(feature = "jemalloc")),
+        ("http3", cfg!(feature = "http3")),
         ("otlp", cfg!(feature = "otlp")),
     ];
     let built = optional.into_iter().filter(|(_, is_built)| *is_built);

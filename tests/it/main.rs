@@ -48,6 +48,8 @@ mod gateway_findings;
 mod grpc;
 mod headers;
 mod http2_websockets;
+#[cfg(feature = "http3")]
+mod http3;
 mod https;
 mod imports;
 mod in_flight;

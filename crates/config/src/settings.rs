@@ -23,7 +23,7 @@ use weir_rules::{
     AccountRules, ClientRules, HashKey, HostPattern, Limit, LimitUse, Override, RemoteKeys,
     RouteMatcher, RouteTable, SecretHash, SubjectHash,
 };
-use weir_server::{Certificates, HttpSettings};
+use weir_server::{AltService, Certificates, HttpSettings};
 use weir_store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
 use weir_telemetry::LogSettings;
 use weir_yaml::{Diagnostics, HumanDuration};
@@ -143,6 +143,8 @@ pub struct Listener {
     pub proxy_protocol: Option<Vec<IpNet>>,
     /// Where requests are sent that did not come by HTTPS; none if they are served.
     pub redirect_to_https: Option<Redirect>,
+    /// What clients are told of HTTP/3; none where they have never heard of it.
+    pub alt_service: Option<AltService>,
     /// The networks of the proxies for whose requests it decides; none if it forwards requests.
     pub decides_for: Option<Vec<IpNet>>,
 }
@@ -155,7 +157,13 @@ impl fmt::Display for Listener {
         let redirect = self.redirect_to_https.as_ref();
         let redirect = redirect.map_or("", |_| " redirecting to HTTPS");
         let decides = self.decides_for.as_ref().map_or("", |_| " for decisions");
-        write!(f, "{}{tls}{proxied}{redirect}{decides}", self.address)
+        let by_udp = match self.alt_service {
+            Some(AltService::Announced { .. }) => " with HTTP/3",
+            Some(AltService::Withdrawn) => " without HTTP/3",
+            None => "",
+        };
+        let address = self.address;
+        write!(f, "{address}{tls}{proxied}{redirect}{by_udp}{decides}")
     }
 }
 

@@ -5,6 +5,8 @@ pub(crate) mod browser;
 pub(crate) mod front;
 pub(crate) mod gateway;
 pub(crate) mod http2;
+#[cfg(feature = "http3")]
+pub(crate) mod http3;
 mod load;
 pub(crate) mod page;
 pub(crate) mod pebble;

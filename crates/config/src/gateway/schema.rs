@@ -145,6 +145,22 @@ pub(crate) struct Listener {
     /// Whether requests that did not come by [HTTPS](#https) are redirected there. Type: `true`,
     /// `false`, or `{port}`. Default: `false`. Takes a restart.
     pub(crate) redirect_to_https: Option<Spanned<WordOr<HttpsRedirect>>>,
+    /// Whether clients may speak [HTTP/3](#http3) as well, at the same port by UDP; only with
+    /// `tls`. `false`, written out, makes them forget that they could. Type: `true`, `false`, or
+    /// keys. Default: none. Takes a restart.
+    pub(crate) http3: Option<Spanned<WordOr<Http3>>>,
+}
+
+/// What clients are told of HTTP/3.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Http3 {
+    /// The port of UDP that clients reach, if it is another outside than here. Default: the
+    /// listener's.
+    pub(crate) port: Option<NonZeroU16>,
+    /// For how long clients remember it. Default: `1d`.
+    pub(crate) max_age: Option<HumanDuration>,
 }
 
 /// The listener for other proxies.

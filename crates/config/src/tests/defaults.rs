@@ -34,6 +34,7 @@ const NO_VALUES: [(&str, &[&str]); 5] = [
             "those that fit the keys",
             "with `concurrency` [16 KiB](#shedding), else none",
             "`64MiB`, or `max`",
+            "the listener's",
             "`{address: 127.0.0.1:8080}`, or none beside `decide`",
         ],
     ),
@@ -141,6 +142,10 @@ routes:
 
 const TELEMETRY: &str = "telemetry: {otlp: {endpoint: \"http://localhost:4318\"}}\n";
 
+const HTTP3: &str = r#"
+listen: [{address: "127.0.0.1:8443", tls: {certificate: fullchain.pem, key: privkey.pem}, http3: {port: 443}}]
+"#;
+
 /// A file of a configuration, in a folder with what it needs.
 struct Example {
     folder: Folder,
@@ -174,10 +179,12 @@ impl Example {
 /// The examples of the reference, with schemas that have these defaults.
 fn documents(defaults: Defaults) -> Vec<Example> {
     let schemas = schemas(defaults);
-    let sparse = [SPARSE, TELEMETRY].map(|yaml| ("gateway.yaml".to_owned(), yaml.to_owned()));
+    let sparse =
+        [SPARSE, TELEMETRY, HTTP3].map(|yaml| ("gateway.yaml".to_owned(), yaml.to_owned()));
     let examples = examples().into_iter().chain(sparse);
-    let examples =
-        examples.filter(|(_, yaml)| cfg!(feature = "otlp") || !yaml.contains("telemetry:"));
+    let examples = examples
+        .filter(|(_, yaml)| cfg!(feature = "otlp") || !yaml.contains("telemetry:"))
+        .filter(|(_, yaml)| cfg!(feature = "http3") || !yaml.contains("http3:"));
     let documents = examples.map(|(file, yaml)| {
         let whole = match file.as_str() {
             "gateway.yaml" => completed(&yaml),
@@ -269,6 +276,8 @@ fn stated() -> BTreeSet<String> {
     ];
     stated
         .filter(|key| cfg!(feature = "otlp") || !of_otlp.contains(&key.as_str()))
+        // As a build without HTTP/3 refuses this one.
+        .filter(|key| cfg!(feature = "http3") || key != "max_age: \"1d\"")
         .collect()
 }
 

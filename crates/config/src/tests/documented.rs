@@ -98,6 +98,13 @@ fn every_example_of_the_reference_loads() {
             );
             continue;
         }
+        if yaml.contains("http3: ") && !cfg!(feature = "http3") {
+            assert!(
+                findings.contains("cargo install --path . --features http3"),
+                "{findings}"
+            );
+            continue;
+        }
         assert!(folder.load().is_ok(), "{yaml}\n{findings}");
     }
 }

@@ -13,6 +13,7 @@ mod defaults;
 mod documented;
 mod envoy;
 mod errors;
+mod http3;
 mod https;
 mod in_flight;
 pub(crate) mod json_schema;

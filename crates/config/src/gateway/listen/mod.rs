@@ -1,6 +1,8 @@
 //! Where the gateway listens, what it shows there to clients that want TLS, and what their
 //! connections may do.
 
+mod http3;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -12,6 +14,7 @@ use weir_server::{
 };
 use weir_yaml::{ByteSize, Lowered, Lowering, OneOrMany, SpanOf, Spanned, WordOr, all};
 
+use self::http3::http3;
 use super::acme::{acme, each_domain_alike};
 use super::https::redirect_to_https;
 use super::schema::{
@@ -65,6 +68,7 @@ pub(super) fn plain(address: SocketAddr) -> Listener {
         acme: Vec::new(),
         proxy_protocol: None,
         redirect_to_https: None,
+        alt_service: None,
         decides_for: None,
     }
 }
@@ -81,12 +85,14 @@ fn listener(
     let proxies = written.proxy_protocol.as_ref();
     let proxies = proxies.map(|written| proxy_protocol(cx, written));
     let redirect = redirect_to_https(cx, written);
+    let alt_service = http3(cx, written);
     let (certificates, acme) = certificates?;
     Ok(Listener {
         certificates,
         acme,
         proxy_protocol: proxies.transpose()?,
         redirect_to_https: redirect?,
+        alt_service: alt_service?,
         ..plain(address?.0)
     })
 }

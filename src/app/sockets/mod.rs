@@ -1,6 +1,12 @@
 //! The listening sockets of a process: where they come from, how a successor gets them, and the
 //! certificates in force on them. Also notifies the service manager.
 
+#[cfg(feature = "http3")]
+mod http3;
+#[cfg(not(feature = "http3"))]
+#[path = "no_http3.rs"]
+mod http3;
+
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -15,11 +21,14 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 use weir_config::Listener;
 use weir_server::{
-    BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport,
+    AltService, AltSvc, BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol,
+    Tls, Transport,
 };
 
 use weir_middleware::HttpsRedirect;
 use weir_telemetry::Metrics;
+
+pub(super) use self::http3::UdpSockets;
 
 /// The option that makes a process take the place of another.
 pub(crate) const TAKEOVER: &str = "--takeover";
@@ -50,6 +59,11 @@ impl OpenSockets {
             inherited,
             predecessor,
         })
+    }
+
+    /// Whether this process takes the place of another.
+    pub(super) fn takes_over(&self) -> bool {
+        self.predecessor.is_some()
     }
 
     /// Listens on addresses, with existing sockets and new ones.
@@ -100,6 +114,15 @@ fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "the service manager cannot be told");
     }
+}
+
+/// What a listener tells of others; of HTTP/3 once it is served.
+fn alt_svc(listener: &Listener) -> AltSvc {
+    let alt_svc = AltSvc::default();
+    if listener.alt_service == Some(AltService::Withdrawn) {
+        alt_svc.clear();
+    }
+    alt_svc
 }
 
 /// Starts the same command again, perhaps of a newer version, to take the place of this process.
@@ -170,6 +193,7 @@ impl Sockets {
                 proxy_protocol: listener.proxy_protocol.clone().map(ProxyProtocol::new),
                 tls: listener.certificates.clone().map(Tls::new),
                 challenges: challenges.clone(),
+                alt_svc: alt_svc(listener),
             },
             role: ListenerRole {
                 redirect_to_https: listener

@@ -1,0 +1,217 @@
+//! Accepts connections whose clients have the addresses that they come from.
+//!
+//! A first packet may have any source address. Until its sender has answered there, no more than a
+//! bound of handshakes is kept of such senders, and none of them takes the place of a client, is
+//! logged, or is decided about. Beyond the bound a sender is asked to come again with a token
+//! (Retry, RFC 9000, section 8.1.2), for which nothing is kept.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use quinn::{Connecting, Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig};
+use rustls::pki_types::CertificateDer;
+use tokio::time::timeout;
+use weir_server::{
+    ClientPlace, Connection, ConnectionService, Draining, Http, StreamBounds, StreamServer, Tls,
+};
+
+use crate::connection::ClientConnection;
+use crate::settings::{server, transport};
+use crate::sockets::WorkerSocket;
+
+/// How many handshakes of a worker may be under way with senders whose addresses are not validated.
+const MAX_UNVALIDATED: usize = 32;
+
+/// How long the last packets of connections may take when the drain is over.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// Accepts connections on a socket and serves each with what `make` makes for it, until the drain
+/// begins and every connection of all workers is closed or the grace period is over. Returns how
+/// many connections were aborted.
+///
+/// Must be called on the runtime of the socket's worker.
+///
+/// # Errors
+/// When the runtime cannot take the socket over.
+pub async fn serve<M, S>(
+    http: &Http,
+    socket: WorkerSocket,
+    tls: &Tls,
+    make: M,
+    draining: Draining,
+) -> io::Result<usize>
+where
+    M: Fn(&Connection) -> S + Send + Sync + 'static,
+    S: ConnectionService + Sync,
+{
+    let (socket, group) = socket.into_parts();
+    let local = socket.local_addr()?;
+    let server = Arc::new(http.stream_server(make, draining));
+    let mut configs = Configs::new(tls.clone(), &server.bounds())?;
+    let runtime = Arc::new(TokioRuntime);
+    let first = Some(configs.current());
+    let endpoint = Endpoint::new(EndpointConfig::default(), first, socket, runtime)?;
+    let listener = Listener {
+        server,
+        local,
+        unvalidated: Arc::default(),
+    };
+    loop {
+        tokio::select! {
+            biased;
+            () = listener.server.drain_begun() => break,
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => listener.begin(incoming, configs.current()).await,
+                None => break,
+            }
+        }
+    }
+    let finished = async {
+        let aborted = listener.server.finished().await;
+        let _ = timeout(FAREWELL, endpoint.wait_idle()).await;
+        let _ = timeout(listener.server.bounds().grace, group.all_closed()).await;
+        aborted
+    };
+    tokio::select! {
+        aborted = finished => Ok(aborted),
+        () = refuse(&endpoint) => Ok(0),
+    }
+}
+
+/// Sends newcomers away at once, so that they try TCP. Never ends before the endpoint does.
+async fn refuse(endpoint: &Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
+        incoming.refuse();
+    }
+    std::future::pending::<()>().await;
+}
+
+/// What handshakes go by, made anew when the certificates are.
+struct Configs {
+    tls: Tls,
+    made_of: Arc<rustls::ServerConfig>,
+    transport: Arc<TransportConfig>,
+    made: quinn::ServerConfig,
+}
+
+impl Configs {
+    fn new(tls: Tls, bounds: &StreamBounds) -> io::Result<Self> {
+        let (made_of, transport) = (tls.config(), Arc::new(transport(bounds)));
+        let made = server(&made_of, &transport);
+        let made = made.ok_or_else(|| io::Error::other("TLS has no cipher of QUIC"))?;
+        Ok(Self {
+            tls,
+            made_of,
+            transport,
+            made,
+        })
+    }
+
+    fn current(&mut self) -> quinn::ServerConfig {
+        let tls = self.tls.config();
+        if !Arc::ptr_eq(&tls, &self.made_of) {
+            // The ciphers are those of before.
+            if let Some(made) = server(&tls, &self.transport) {
+                self.made = made;
+            }
+            self.made_of = tls;
+        }
+        self.made.clone()
+    }
+}
+
+struct Listener<M> {
+    server: Arc<StreamServer<M>>,
+    local: SocketAddr,
+    /// Handshakes with senders whose addresses are not validated.
+    unvalidated: Arc<AtomicUsize>,
+}
+
+/// Held during the handshake of a sender whose address is not validated.
+struct Unvalidated(Arc<AtomicUsize>);
+
+impl Unvalidated {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Unvalidated {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What a handshake holds.
+enum Holds {
+    /// That of a client with the address that it comes from.
+    Place(ClientPlace),
+    Unvalidated(Unvalidated),
+}
+
+impl<M, S> Listener<M>
+where
+    M: Fn(&Connection) -> S + Send + Sync + 'static,
+    S: ConnectionService + Sync,
+{
+    async fn begin(&self, incoming: Incoming, config: quinn::ServerConfig) {
+        let peer = incoming.remote_address();
+        let holds = if incoming.remote_address_validated() {
+            Holds::Place(self.server.place().await)
+        } else if self.unvalidated.load(Relaxed) < MAX_UNVALIDATED {
+            Holds::Unvalidated(Unvalidated::new(&self.unvalidated))
+        } else {
+            // It may come again unless it was asked before, which a token would show.
+            let _ = incoming.retry();
+            return;
+        };
+        let known = matches!(holds, Holds::Place(_)).then_some(peer);
+        match incoming.accept_with(Arc::new(config)) {
+            Ok(connecting) => self.shake_hands(connecting, holds, known),
+            Err(cause) => self.server.handshake_failed(known, false, &cause),
+        }
+    }
+
+    /// Does the handshake in a task of its own. `known` is the peer if its address is validated.
+    fn shake_hands(&self, connecting: Connecting, holds: Holds, known: Option<SocketAddr>) {
+        let (server, local) = (Arc::clone(&self.server), self.local);
+        tokio::spawn(async move {
+            let bounds = server.bounds();
+            match timeout(bounds.head_timeout, connecting).await {
+                Ok(Ok(connection)) => {
+                    server.handshake_done();
+                    let place = match holds {
+                        Holds::Place(place) => place,
+                        // Now its address is: only who gets packets there can end a handshake.
+                        Holds::Unvalidated(held) => {
+                            drop(held);
+                            server.place().await
+                        }
+                    };
+                    let client = described(&connection, local);
+                    server.serve(&client, place, |service| {
+                        ClientConnection::new(connection, service, bounds)
+                    });
+                }
+                Ok(Err(cause)) => server.handshake_failed(known, false, &cause),
+                Err(cause) => server.handshake_failed(known, true, &cause),
+            }
+        });
+    }
+}
+
+fn described(connection: &quinn::Connection, local: SocketAddr) -> Connection {
+    let identity = connection.peer_identity();
+    let chain = identity.and_then(|identity| identity.downcast::<Vec<CertificateDer<'_>>>().ok());
+    let local_ip = connection.local_ip();
+    Connection {
+        peer: connection.remote_address(),
+        local: local_ip.map_or(local, |ip| SocketAddr::new(ip, local.port())),
+        secure: true,
+        certificate: chain.and_then(|chain| chain.into_iter().next()),
+    }
+}
