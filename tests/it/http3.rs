@@ -508,10 +508,35 @@ fn a_body_that_is_not_as_long_as_declared_does_not_pass_for_whole() {
             let is_ok = answer.is_ok_and(|answer| answer.status() < 400);
             assert!(!is_ok, "{declared}");
         }
+    });
+}
+
+#[test]
+fn a_body_that_ends_within_a_frame_does_not_pass_for_whole() {
+    let (arrived, mut arrives) = mpsc::unbounded_channel();
+    let upstream = Upstream::serving(move |request| {
+        let (arrived, mut body) = (arrived.clone(), request.into_body());
+        async move {
+            while let Some(frame) = body.frame().await {
+                let _ = arrived.send(frame.is_ok());
+            }
+            text("whole")
+        }
+    });
+    let secure = Secure::new();
+    let gateway = secure.before(&upstream).start();
+    http2::run(async {
+        let client = secure.connect(&gateway).await;
         // DATA that says it has four bytes, and ends after two.
         let mut cut = headers(&[&[0xd4], SCHEME_HTTPS, PATH_ROOT, AUTHORITY]);
         cut.extend([0, 4, b'a', b'b']);
-        assert_eq!(client.reset_after(&cut).await.into_inner(), 0x106);
+        let (mut send, _receive) = client.connection.open_bi().await.unwrap();
+        send.write_all(&cut).await.unwrap();
+        assert_eq!(arrives.recv().await, Some(true));
+        send.finish().unwrap();
+        assert_eq!(client.closed().await.into_inner(), 0x106);
+        // The upstream is told as well.
+        assert_eq!(arrives.recv().await, Some(false));
     });
 }
 
@@ -570,7 +595,9 @@ fn no_request_comes_before_the_handshake_is_over() {
 #[test]
 fn a_client_that_changes_its_address_connects_anew() {
     let (upstream, secure) = (Upstream::start(), Secure::new());
-    let gateway = secure.before(&upstream).start();
+    // The packets must not be dropped because another worker gets them.
+    let setup = secure.before(&upstream);
+    let gateway = setup.basis_with("workers: 2", "workers: 1").start();
     http2::run(async {
         let mut client = secure.connect(&gateway).await;
         assert_eq!(client.get("/before").await.unwrap().status(), 200);
