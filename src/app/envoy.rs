@@ -10,7 +10,7 @@ use weir_config::{EnvoyService, Settings};
 use weir_http::request::HttpRequest;
 use weir_limit::time::Clock;
 use weir_middleware::{
-    BackgroundTasks, DecideLayer, Domains, EnvoyLayer, EnvoyRateLimit, KnownBans,
+    BackgroundTasks, Domains, EnvoyLayer, EnvoyRateLimit, ForwardAuthLayer, KnownBans,
     SHOULD_RATE_LIMIT, TarpitSlots, UpstreamRouter, WaitSpreader,
 };
 use weir_rules::AccountRules;
@@ -18,7 +18,7 @@ use weir_store::Store;
 use weir_telemetry::events::LastWarning;
 use weir_telemetry::{ListenerKind, Metrics, Tracer};
 
-use super::decisions::refusal;
+use super::forward_auth::refusal;
 use super::stack::{Checked, Layers};
 
 /// The service for calls. `S` is the service of an upstream, which it never calls.
@@ -31,7 +31,7 @@ pub(super) fn is_call<Q: HttpRequest>(request: &Q) -> bool {
 
 /// The layers of a configuration for calls.
 pub(super) struct EnvoyLayers {
-    trusted: DecideLayer,
+    trusted: ForwardAuthLayer,
     layers: Layers,
     domains: Arc<Domains>,
     accounts: AccountRules,
@@ -52,7 +52,7 @@ impl EnvoyLayers {
         let listener = ListenerKind::Decide;
         let layers = Layers::on(listener, &calls, &[], tarpit_slots, bans, metrics, tracer);
         Self {
-            trusted: DecideLayer::new(settings.decides_for().unwrap_or_default()),
+            trusted: ForwardAuthLayer::new(settings.decides_for().unwrap_or_default()),
             layers: layers.refusing(refusal),
             domains: Arc::clone(&service.domains),
             accounts: settings.account.clone(),
@@ -88,7 +88,7 @@ impl EnvoyLayers {
 /// Marks the calls of peers that are not trusted, which [`refusal`] refuses.
 pub(super) struct TrustedPeers<S> {
     inner: S,
-    trusted: DecideLayer,
+    trusted: ForwardAuthLayer,
 }
 
 impl<S: Service<Q>, Q: HttpRequest> Service<Q> for TrustedPeers<S> {

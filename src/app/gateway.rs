@@ -15,9 +15,9 @@ use weir_telemetry::{LogLevel, Metrics};
 use weir_yaml::Inputs;
 
 use super::admin_api;
-use super::decisions::DecisionStack;
 use super::envoy::EnvoyStack;
 use super::fleet::{Fleet, Identity, Surroundings};
+use super::forward_auth::ForwardAuthStack;
 use super::jwks::KeySets;
 use super::overload::Overload;
 use super::overrides::{self, KeptOverride};
@@ -228,7 +228,7 @@ impl Gateway {
 pub(super) struct Stacks<S> {
     pub(super) forwarding: Stack<S>,
     /// None where no listener decides for other proxies.
-    pub(super) deciding: Option<DecisionStack<S>>,
+    pub(super) deciding: Option<ForwardAuthStack<S>>,
     /// None where Envoy does not ask.
     pub(super) envoy: Option<EnvoyStack<S>>,
 }
@@ -257,7 +257,7 @@ impl<S: Clone + 'static> WorkerStack<S> {
             let leases = || Arc::clone(&worker_stores.leases);
             let (clock, tasks) = (|| Arc::clone(&clock), &worker_tasks);
             let services = services(snapshot);
-            let deciding = snapshot.decision_layers.as_ref();
+            let deciding = snapshot.forward_auth_layers.as_ref();
             let envoy = snapshot.envoy_layers.as_ref();
             Stacks {
                 forwarding: (snapshot.layers).stack(store(), leases(), clock(), tasks, services),

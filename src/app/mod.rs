@@ -9,11 +9,11 @@ mod admin_api;
 mod admin_client;
 mod against;
 mod client_certificate;
-mod decisions;
 mod envoy;
 mod explain;
 mod file_descriptors;
 mod fleet;
+mod forward_auth;
 mod gateway;
 mod jwks;
 #[cfg(feature = "otlp")]

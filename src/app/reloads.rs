@@ -29,8 +29,8 @@ use weir_telemetry::{Metrics, Tracer, UpstreamSample, events};
 use weir_yaml::Inputs;
 
 use super::acme::AcmeCertificates;
-use super::decisions::DecisionLayers;
 use super::envoy::EnvoyLayers;
+use super::forward_auth::ForwardAuthLayers;
 use super::jwks::KeySets;
 use super::overrides::{CheckedOverride, KeptOverride};
 use super::shared_list::ListTarget;
@@ -89,7 +89,7 @@ pub(super) struct Snapshot {
     pub(super) settings: Settings,
     pub(super) layers: Layers,
     /// None where no listener decides for other proxies.
-    pub(super) decision_layers: Option<DecisionLayers>,
+    pub(super) forward_auth_layers: Option<ForwardAuthLayers>,
     /// None where Envoy does not ask.
     pub(super) envoy_layers: Option<EnvoyLayers>,
     pub(super) overrides: Vec<CheckedOverride>,
@@ -169,8 +169,8 @@ impl Snapshot {
         )
         .redirecting_to_https(around.sockets.redirect_to_https())
         .spreading_waits(&process.waits);
-        let decision_layers = around.sockets.decide().then(|| {
-            DecisionLayers::new(&settings, slots, bans, &around.metrics, tracer.clone())
+        let forward_auth_layers = around.sockets.decide().then(|| {
+            ForwardAuthLayers::new(&settings, slots, bans, &around.metrics, tracer.clone())
                 .spreading_waits(&process.waits)
         });
         let envoy = settings.envoy.as_ref().filter(|_| around.sockets.decide());
@@ -188,7 +188,7 @@ impl Snapshot {
                 .any(|upstream| upstream.sends_proxy_headers()),
             settings,
             layers,
-            decision_layers,
+            forward_auth_layers,
             envoy_layers,
             refused: Arc::clone(&process.refused),
             sockets: around.sockets.clone(),

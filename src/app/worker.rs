@@ -23,8 +23,8 @@ use weir_server::{Connection, Draining, Http, RequestBody, Transport};
 use weir_telemetry::RequestId;
 
 use super::client_certificate::client_certificate;
-use super::decisions::DecisionStack;
 use super::envoy::{self, EnvoyStack};
+use super::forward_auth::ForwardAuthStack;
 use super::gateway::WorkerStack;
 use super::overload::Overload;
 use super::reloads::Snapshot;
@@ -218,7 +218,7 @@ impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
     type Future = Either<
         <Stack as tower::Service<BoxedRequest<RequestBody>>>::Future,
         Either<
-            <DecisionStack<Proxy> as tower::Service<BoxedRequest<RequestBody>>>::Future,
+            <ForwardAuthStack<Proxy> as tower::Service<BoxedRequest<RequestBody>>>::Future,
             <EnvoyStack<Proxy> as tower::Service<BoxedRequest<RequestBody>>>::Future,
         >,
     >;

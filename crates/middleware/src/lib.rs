@@ -23,8 +23,6 @@ mod concurrency;
 #[cfg(feature = "gateway")]
 mod correlate;
 mod cors;
-#[cfg(feature = "gateway")]
-mod decide;
 #[cfg(feature = "decoys")]
 pub mod decoy;
 #[cfg(not(feature = "decoys"))]
@@ -32,6 +30,8 @@ pub mod decoy;
 pub(crate) mod decoy;
 #[cfg(feature = "gateway")]
 mod error_pages;
+#[cfg(feature = "gateway")]
+mod forward_auth;
 #[cfg(feature = "gateway")]
 mod forwarded;
 mod grpc;
@@ -84,9 +84,9 @@ pub use correlate::{
 };
 pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
 #[cfg(feature = "gateway")]
-pub use decide::{Decide, DecideFuture, DecideLayer, SubrequestError};
-#[cfg(feature = "gateway")]
 pub use error_pages::ErrorPages;
+#[cfg(feature = "gateway")]
+pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, SubrequestError};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
 #[cfg(feature = "gateway")]

@@ -202,6 +202,11 @@ impl RouteState {
         self.decoys.iter().map(|(_, shadow)| shadow)
     }
 
+    /// Whether something learns from all responses, whether a limit applied or not.
+    pub(super) fn learns_from_all(&self) -> bool {
+        !self.decoys.is_empty()
+    }
+
     /// The decoys of the route: that of its limits, and those of bans and of the block list.
     pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> + Clone {
         let of_limits = match &self.policy.on_denied {

@@ -1,6 +1,7 @@
 //! Checks one request for bans and strikes. The response to a request that is a strike waits for
 //! it, so that the ban holds from the next request on.
 
+use std::mem;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -17,6 +18,7 @@ use super::{
     AccessControl, BanCause, BanPolicy, BegunBan, PreparedBan, PreparedTreatment, StrikeCause,
 };
 use crate::backend::{Backend, PendingTasks};
+use crate::rate_limit::held::{Held, HeldResponse, Responder};
 
 /// Bounds a path that is kept as the cause of a strike.
 const MAX_PATH_CHARS: usize = 200;
@@ -132,8 +134,8 @@ impl BanCheck {
 
     /// The strikes that the response has to wait for, so that a ban which begins with one of them
     /// holds from the next request on.
-    pub fn striking(self) -> PendingTasks {
-        self.striking
+    pub fn striking(&mut self) -> PendingTasks {
+        mem::take(&mut self.striking)
     }
 
     /// The number of decisions about bans, which are the first of a batch.
@@ -214,7 +216,7 @@ impl BanCheck {
     }
 
     /// The response has this status.
-    pub fn answered(&mut self, status: StatusCode) {
+    fn answered(&mut self, status: StatusCode) {
         self.strike(|_, policy| {
             let is_strike = policy.statuses.contains(status);
             is_strike.then(|| StrikeCause::Status(status.as_u16()))
@@ -232,6 +234,20 @@ impl BanCheck {
                 self.striking.extend(striking.filter(|_| subject.acts));
             }
         }
+    }
+}
+
+impl Held for BanCheck {
+    /// Counts the strike that the response may be. One that only looks like the service's is none.
+    fn responded(&mut self, response: &mut HeldResponse) {
+        if response.by == Responder::Service {
+            self.answered(response.head.status());
+        }
+        response.tasks.append(&mut self.striking());
+    }
+
+    fn denied(&mut self) -> PendingTasks {
+        self.striking()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Decision};
-use weir_store::{Outcome, Owed, OwedBatch};
+use weir_store::{Owed, OwedBatch};
 
 use super::decisions::{LimitRole, QueriedLimit, QueriedLimits};
 use super::delay::{Delay, DelayedRequest, LentUnits, TakenUnits};
@@ -17,35 +17,34 @@ use crate::backend::Backend;
 pub(super) fn borrow(
     delay: &Arc<Delay>,
     batch: &Batch,
-    queried: &QueriedLimits,
-    outcome: &mut Outcome,
+    queried: &mut QueriedLimits,
     (backend, now): (&Backend, Timestamp),
 ) -> Option<DelayedRequest> {
-    let wait = waits(queried, outcome).max()?;
+    let wait = waits(queried).max()?;
     if wait.is_zero() {
         return None;
     }
-    let taken = taken(batch, queried, outcome, now);
+    let taken = taken(batch, queried, now);
     let Some(permit) = delay.permit() else {
-        let waits: Vec<Nanos> = waits(queried, outcome).collect();
+        let waits: Vec<Nanos> = waits(queried).collect();
         taken.give_back(backend, now);
-        deny(batch, queried, &waits, outcome);
+        deny(batch, queried, &waits);
         return None;
     };
     Some(DelayedRequest::enqueue(taken, wait, permit, (backend, now)))
 }
 
 /// What a request took.
-fn taken(batch: &Batch, queried: &QueriedLimits, outcome: &Outcome, now: Timestamp) -> TakenUnits {
+fn taken(batch: &Batch, queried: &QueriedLimits, now: Timestamp) -> TakenUnits {
     let mut taken = TakenUnits {
         lent: SmallVec::new(),
         others: OwedBatch::new(),
     };
-    for ((limit, decision), transaction) in queried.decided(outcome).zip(batch) {
+    for ((limit, decision), transaction) in queried.decided().zip(batch) {
         match decision.filter(|decision| transaction.has_taken(decision)) {
             Some(decision) if lends(limit) => taken.lent.push(LentUnits {
                 transaction: transaction.clone(),
-                by: outcome.source,
+                by: queried.source,
                 tolerance: limit.quota.tolerance(),
                 tat: now + decision.reset_in,
             }),
@@ -65,8 +64,8 @@ fn lends(limit: &QueriedLimit) -> bool {
 
 /// How long each decision makes its request wait. Only a limit that may deny delays: a dry run and
 /// `spend_only` are never felt by clients, and a request that takes nothing has borrowed nothing.
-fn waits<'q>(queried: &'q QueriedLimits, outcome: &'q Outcome) -> impl Iterator<Item = Nanos> + 'q {
-    queried.decided(outcome).map(|(limit, decision)| {
+fn waits(queried: &QueriedLimits) -> impl Iterator<Item = Nanos> + '_ {
+    queried.decided().map(|(limit, decision)| {
         let borrowed = decision.filter(|_| limit.role == LimitRole::Denies && lends(limit));
         borrowed.map_or(Nanos::ZERO, |borrowed| {
             borrowed.reset_in.saturating_sub(limit.quota.tolerance())
@@ -75,9 +74,9 @@ fn waits<'q>(queried: &'q QueriedLimits, outcome: &'q Outcome) -> impl Iterator<
 }
 
 /// Brings decisions to what they are when the request has waited.
-pub(super) fn apply_wait(queried: &QueriedLimits, outcome: &mut Outcome, waited: Nanos) {
-    for (limit, decision) in queried.limits.iter().zip(&mut outcome.decisions) {
-        if let Some(decision) = decision
+pub(super) fn apply_wait(queried: &mut QueriedLimits, waited: Nanos) {
+    for limit in &mut queried.limits {
+        if let Some(decision) = &mut limit.decision
             && !limit.quota.algorithm().is_windowed()
         {
             *decision = decision.later(&limit.quota, waited);
@@ -86,10 +85,12 @@ pub(super) fn apply_wait(queried: &QueriedLimits, outcome: &mut Outcome, waited:
 }
 
 /// Turns decisions whose costs were given back into denials by those that had it wait.
-fn deny(batch: &Batch, queried: &QueriedLimits, waits: &[Nanos], outcome: &mut Outcome) {
-    let limits = queried.limits.iter().zip(batch).zip(waits);
-    for (((limit, transaction), &wait), decision) in limits.zip(&mut outcome.decisions) {
-        let Some(decision) = decision else { continue };
+fn deny(batch: &Batch, queried: &mut QueriedLimits, waits: &[Nanos]) {
+    let limits = queried.limits.iter_mut().zip(batch).zip(waits);
+    for ((limit, transaction), &wait) in limits {
+        let Some(decision) = &mut limit.decision else {
+            continue;
+        };
         if transaction.has_taken(decision) {
             *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
         }

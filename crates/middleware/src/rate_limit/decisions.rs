@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use smallvec::SmallVec;
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Decision, Mode, Quota};
+use weir_limit::{Batch, Decision, Mode, Quota};
 use weir_store::{DecisionSource, Outcome};
 use weir_telemetry::{Disposition, Strictest};
 
@@ -16,12 +16,25 @@ use super::header_fields::{LimitStatus, LimitStatuses};
 use super::policy::{PreparedLimit, RoutePolicy};
 use crate::rejection;
 
-/// The limits that a batch asks about, in its order, and then those on requests in flight.
-#[derive(Clone, Default)]
+/// The limits that a batch asks about, in its order, and then those on requests in flight; with
+/// what was decided.
+#[derive(Clone)]
 pub(super) struct QueriedLimits {
     pub(super) limits: SmallVec<[QueriedLimit; 3]>,
+    /// What decided. Of several, what is farthest from the store.
+    pub(super) source: DecisionSource,
     /// A limit that would deny the request for want of a value, if that were acted upon.
     pub(super) missing_in_dry_run: Option<usize>,
+}
+
+impl Default for QueriedLimits {
+    fn default() -> Self {
+        Self {
+            limits: SmallVec::new(),
+            source: DecisionSource::Store,
+            missing_in_dry_run: None,
+        }
+    }
 }
 
 /// A limit that a batch asks about.
@@ -37,6 +50,8 @@ pub(super) struct QueriedLimit {
     pub(super) cost: u32,
     /// The rest of the subject's override, if it ends: [`Nanos::NEVER`] otherwise.
     pub(super) quota_ends_in: Nanos,
+    /// None until it is decided, and where another limit's denial made that unnecessary.
+    pub(super) decision: Option<Decision>,
 }
 
 impl QueriedLimit {
@@ -87,12 +102,45 @@ impl LimitRole {
 }
 
 impl QueriedLimits {
+    /// Records what was decided about the limits from this index on. What decided some of them
+    /// (the store, what stood in for it, or nothing) counts for all, if it is farther from the
+    /// store than what decided the others.
+    #[inline(always)]
+    pub(super) fn record(&mut self, first: usize, outcome: &Outcome) {
+        let limits = self.limits.iter_mut().skip(first);
+        for (limit, decision) in limits.zip(&outcome.decisions) {
+            limit.decision = *decision;
+        }
+        if distance(outcome.source) > distance(self.source) {
+            self.source = outcome.source;
+        }
+    }
+
     pub(super) fn decided(
         &self,
-        outcome: &Outcome,
     ) -> impl Iterator<Item = (&QueriedLimit, Option<Decision>)> + Clone {
-        let decisions = outcome.decisions.iter().copied();
-        self.limits.iter().zip(decisions)
+        self.limits.iter().map(|limit| (limit, limit.decision))
+    }
+
+    /// Takes what limits got back by this batch off the decisions about it.
+    pub(super) fn take_off(&mut self, batch: &Batch) {
+        for (transaction, limit) in batch.iter().zip(&mut self.limits) {
+            if let Some(decision) = &mut limit.decision
+                && transaction.has_taken(decision)
+            {
+                *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
+            }
+        }
+    }
+
+    /// What decided in the store's place.
+    pub(super) fn decided_by(&self) -> Option<&'static str> {
+        match self.source {
+            DecisionSource::Prefetched => Some("prefetched"),
+            DecisionSource::Remembered => Some("remembered"),
+            DecisionSource::Local => Some("local"),
+            DecisionSource::Store | DecisionSource::FailedOpen => None,
+        }
     }
 
     /// Whether no decision of the store can deny the request.
@@ -105,13 +153,6 @@ impl QueriedLimits {
     pub(super) fn is_empty(&self) -> bool {
         self.limits.is_empty() && self.missing_in_dry_run.is_none()
     }
-
-    /// Records what a limit takes in the end.
-    pub(super) fn set_cost(&mut self, index: usize, cost: u64) {
-        if let Some(queried) = self.limits.get_mut(index) {
-            queried.cost = logged_cost(cost);
-        }
-    }
 }
 
 /// A cost as a log line shows it.
@@ -121,24 +162,23 @@ pub(super) fn logged_cost(cost: u64) -> u32 {
 
 impl RoutePolicy<PreparedLimit> {
     /// Where a request stands with each limit whose decision holds for it.
-    pub(super) fn statuses(&self, queried: &QueriedLimits, outcome: &Outcome) -> LimitStatuses<'_> {
-        let telling = queried
-            .decided(outcome)
-            .filter(|(limit, _)| limit.role.is_shown());
+    pub(super) fn statuses(&self, queried: &QueriedLimits) -> LimitStatuses<'_> {
+        let telling = queried.decided().filter(|(limit, _)| limit.role.is_shown());
+        let source = queried.source;
         let status = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
             Some(LimitStatus {
                 label: &self.limit(queried.limit.into())?.label,
                 quota: queried.quota,
                 quota_ends_in: queried.quota_ends_in,
                 decision: decision.map(|decision| queried.within_override(decision)),
-                is_stale: decision.is_some_and(|decision| is_stale(outcome.source, &decision)),
+                is_stale: decision.is_some_and(|decision| is_stale(source, &decision)),
             })
         };
         telling.filter_map(status).collect()
     }
 
-    pub(super) fn count(&self, queried: &QueriedLimits, outcome: &Outcome, now: Timestamp) {
-        for (queried, decision) in queried.decided(outcome) {
+    pub(super) fn count(&self, queried: &QueriedLimits, now: Timestamp) {
+        for (queried, decision) in queried.decided() {
             if let (Some(limit), Some(decision)) = (self.limit(queried.limit.into()), decision) {
                 let meaning = meaning(queried.role, &decision);
                 limit.metrics.decided(meaning);
@@ -157,8 +197,8 @@ impl RoutePolicy<PreparedLimit> {
     }
 
     /// The limits that denied, if any did.
-    pub(super) fn denial(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<Denial<'_>> {
-        let mut violated = self.with_meaning(Disposition::Denied, queried, outcome);
+    pub(super) fn denial(&self, queried: &QueriedLimits) -> Option<Denial<'_>> {
+        let mut violated = self.with_meaning(Disposition::Denied, queried);
         let mut strictest = violated.next()?;
         let mut others: Vec<_> = violated.collect();
         if !others.is_empty() {
@@ -170,12 +210,8 @@ impl RoutePolicy<PreparedLimit> {
     }
 
     /// The index, among the limits that were asked, of the strictest one that denied.
-    pub(super) fn strictest_denied(
-        &self,
-        queried: &QueriedLimits,
-        outcome: &Outcome,
-    ) -> Option<usize> {
-        let decided = queried.decided(outcome).enumerate();
+    pub(super) fn strictest_denied(&self, queried: &QueriedLimits) -> Option<usize> {
+        let decided = queried.decided().enumerate();
         let denied = decided.filter_map(|(index, (limit, decision))| {
             let denied = |it: &Decision| meaning(limit.role, it) == Disposition::Denied;
             Some((index, limit.within_override(decision.filter(denied)?)))
@@ -186,8 +222,8 @@ impl RoutePolicy<PreparedLimit> {
 
     /// How many requests the subject has in flight, this one included if it has a place, of the
     /// limit with the fewest places left.
-    pub(super) fn in_flight(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<u64> {
-        let known = queried.decided(outcome).filter_map(|(limit, decision)| {
+    pub(super) fn in_flight(&self, queried: &QueriedLimits) -> Option<u64> {
+        let known = queried.decided().filter_map(|(limit, decision)| {
             let is_place = limit.quota.is_in_flight();
             Some((limit.quota.burst().get(), decision.filter(|_| is_place)?))
         });
@@ -196,12 +232,8 @@ impl RoutePolicy<PreparedLimit> {
     }
 
     /// What the strictest of the limits whose decisions hold took, and what it has left.
-    pub(super) fn strictest(
-        &self,
-        queried: &QueriedLimits,
-        outcome: &Outcome,
-    ) -> Option<Strictest> {
-        let known = queried.decided(outcome).filter_map(|(limit, decision)| {
+    pub(super) fn strictest(&self, queried: &QueriedLimits) -> Option<Strictest> {
+        let known = queried.decided().filter_map(|(limit, decision)| {
             let holds = limit.role.is_shown();
             Some((limit.cost, decision.filter(|_| holds)?))
         });
@@ -213,14 +245,10 @@ impl RoutePolicy<PreparedLimit> {
     }
 
     /// The name of the limit that would have denied the request, the strictest where several would.
-    pub(super) fn would_deny(
-        &self,
-        queried: &QueriedLimits,
-        outcome: &Outcome,
-    ) -> Option<Arc<str>> {
+    pub(super) fn would_deny(&self, queried: &QueriedLimits) -> Option<Arc<str>> {
         let missing = self.limit_without_value(queried);
         let strictest = || {
-            self.with_meaning(Disposition::WouldDeny, queried, outcome)
+            self.with_meaning(Disposition::WouldDeny, queried)
                 .max_by_key(|(_, decision)| decision.strictness())
         };
         let limit = missing.or_else(|| strictest().map(|(limit, _)| limit));
@@ -231,20 +259,19 @@ impl RoutePolicy<PreparedLimit> {
     pub(super) fn would_denials(
         &self,
         queried: &QueriedLimits,
-        outcome: &Outcome,
     ) -> impl Iterator<Item = &str> + Clone {
         let missing = self.limit_without_value(queried);
-        let others = self.with_meaning(Disposition::WouldDeny, queried, outcome);
+        let others = self.with_meaning(Disposition::WouldDeny, queried);
         let all = missing.into_iter().chain(others.map(|(limit, _)| limit));
         all.map(|limit| &*limit.name)
     }
 
     /// How long the client would be told to wait; [`Nanos::NEVER`] where no wait helps.
-    pub(super) fn would_wait(&self, queried: &QueriedLimits, outcome: &Outcome) -> Nanos {
+    pub(super) fn would_wait(&self, queried: &QueriedLimits) -> Nanos {
         if queried.missing_in_dry_run.is_some() {
             return Nanos::NEVER;
         }
-        let all = self.with_meaning(Disposition::WouldDeny, queried, outcome);
+        let all = self.with_meaning(Disposition::WouldDeny, queried);
         let waits = all.map(|(_, decision)| decision.retry_in);
         waits.max().unwrap_or(Nanos::NEVER)
     }
@@ -258,18 +285,24 @@ impl RoutePolicy<PreparedLimit> {
         &self,
         what: Disposition,
         queried: &QueriedLimits,
-        outcome: &Outcome,
     ) -> impl Iterator<Item = (&PreparedLimit, Decision)> + Clone {
-        queried
-            .decided(outcome)
-            .filter_map(move |(queried, decision)| {
-                let decision =
-                    decision.filter(|decision| meaning(queried.role, decision) == what)?;
-                Some((
-                    self.limit(queried.limit.into())?,
-                    queried.within_override(decision),
-                ))
-            })
+        queried.decided().filter_map(move |(queried, decision)| {
+            let decision = decision.filter(|decision| meaning(queried.role, decision) == what)?;
+            Some((
+                self.limit(queried.limit.into())?,
+                queried.within_override(decision),
+            ))
+        })
+    }
+}
+
+const fn distance(source: DecisionSource) -> u8 {
+    match source {
+        DecisionSource::Store => 0,
+        DecisionSource::Prefetched => 1,
+        DecisionSource::Remembered => 2,
+        DecisionSource::Local => 3,
+        DecisionSource::FailedOpen => 4,
     }
 }
 
@@ -331,5 +364,64 @@ impl Denial<'_> {
         let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
         let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
         rejection::document(status, &names, retry_in)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use smallvec::smallvec;
+
+    use super::*;
+
+    fn limit() -> QueriedLimit {
+        QueriedLimit {
+            limit: 0,
+            subject: None,
+            quota: Quota::new(5, 1, Duration::from_secs(1)).unwrap(),
+            role: LimitRole::Denies,
+            cost: 1,
+            quota_ends_in: Nanos::NEVER,
+            decision: None,
+        }
+    }
+
+    fn outcome(source: DecisionSource, decisions: usize) -> Outcome {
+        let decision = Decision {
+            allowed: true,
+            remaining: 1,
+            retry_in: Nanos::ZERO,
+            reset_in: Nanos::ZERO,
+            reset_before_secs: 0,
+        };
+        Outcome {
+            decisions: smallvec![Some(decision); decisions],
+            source,
+        }
+    }
+
+    /// The log shows what decided: the source that is farthest from the store.
+    #[test]
+    fn the_whole_does_not_hide_the_source_that_is_farther_from_the_store() {
+        let by_distance = [
+            DecisionSource::Store,
+            DecisionSource::Prefetched,
+            DecisionSource::Remembered,
+            DecisionSource::Local,
+            DecisionSource::FailedOpen,
+        ];
+        for (far, &decided) in by_distance.iter().enumerate() {
+            for (farther, &leased) in by_distance.iter().enumerate() {
+                let mut whole = QueriedLimits {
+                    limits: smallvec![limit(); 3],
+                    ..QueriedLimits::default()
+                };
+                whole.record(0, &outcome(decided, 2));
+                whole.record(2, &outcome(leased, 1));
+                assert_eq!(whole.source, by_distance[far.max(farther)]);
+                assert_eq!(whole.decided().filter_map(|(_, it)| it).count(), 3);
+            }
+        }
     }
 }

@@ -13,10 +13,11 @@ use tokio::task::JoinHandle;
 use weir_limit::time::{Clock, Timestamp};
 use weir_limit::{Algorithm, BucketClass, BucketKey, Decision, Mode, Quota, Transaction};
 use weir_rules::{Cost, Deferred, MeasuredCost, PendingCost, cost_header};
-use weir_store::{Outcome, Owed, Store};
+use weir_store::{Owed, Store};
 use weir_telemetry::{LimitMetrics, Settled};
 
-use super::decisions::QueriedLimits;
+use super::decisions::{QueriedLimits, logged_cost};
+use super::held::{Held, HeldResponse};
 use super::response_cost::{CostReader, StatedUnits};
 use crate::backend::{Backend, PendingTasks};
 use crate::response_body::BodyReader;
@@ -65,8 +66,8 @@ struct Response {
 
 impl DeferredCharge {
     /// What was decided about its bucket.
-    pub(super) fn decision_in(&self, outcome: &Outcome) -> Option<Decision> {
-        outcome.decisions.get(self.decision).copied().flatten()
+    pub(super) fn decision_in(&self, queried: &QueriedLimits) -> Option<Decision> {
+        queried.limits.get(self.decision)?.decision
     }
 }
 
@@ -84,7 +85,7 @@ impl DeferredCharges {
         backend: &Backend,
         mut charges: Vec<DeferredCharge>,
         arrived: Timestamp,
-        outcome: &Outcome,
+        queried: &QueriedLimits,
     ) -> Option<Arc<Self>> {
         charges.retain(|charge| {
             let mode = route
@@ -92,7 +93,7 @@ impl DeferredCharges {
                 .limit(charge.limit)
                 .map(|limit| limit.used.mode);
             let is_dry = mode.is_some_and(Mode::checks) && !charge.transaction.mode.checks();
-            !is_dry || charge.decision_in(outcome).is_none_or(|found| found.fits())
+            !is_dry || charge.decision_in(queried).is_none_or(|found| found.fits())
         });
         if charges.is_empty() {
             return None;
@@ -175,15 +176,14 @@ impl DeferredCharges {
     }
 
     /// Brings decisions and costs up to what they will be once all is charged, as far as is known.
-    pub(super) fn project(&self, queried: &mut QueriedLimits, outcome: &mut Outcome) {
+    pub(super) fn project(&self, queried: &mut QueriedLimits) {
         for (index, charge) in self.charges.iter().enumerate() {
-            let Some(Some(decision)) = outcome.decisions.get_mut(charge.decision) else {
+            let Some(limit) = queried.limits.get_mut(charge.decision) else {
                 continue;
             };
-            let Some(limit) = queried.limits.get(charge.decision) else {
+            let (quota, Some(decision)) = (&limit.quota, &mut limit.decision) else {
                 continue;
             };
-            let quota = &limit.quota.clone();
             let Some(change) = self.change(index, charge) else {
                 continue;
             };
@@ -199,7 +199,7 @@ impl DeferredCharges {
                 Change::GiveBack(units) => (present.after_giving_back(quota, units), 0),
             };
             *decision = after;
-            queried.set_cost(charge.decision, cost);
+            limit.cost = logged_cost(cost);
         }
     }
 
@@ -296,6 +296,50 @@ impl DeferredCharges {
 impl Drop for DeferredCharges {
     fn drop(&mut self) {
         self.charge_all();
+    }
+}
+
+/// The charges of a request that the inner service has.
+pub(super) struct HeldCharges(Option<Arc<DeferredCharges>>);
+
+impl HeldCharges {
+    pub(super) fn new(charges: Arc<DeferredCharges>) -> Box<Self> {
+        Box::new(Self(Some(charges)))
+    }
+}
+
+impl Held for HeldCharges {
+    /// Charges what the response decides, unless its body, or the request's body that is still on
+    /// its way, matters.
+    fn responded(&mut self, response: &mut HeldResponse) {
+        let Some(charges) = self.0.take() else {
+            return;
+        };
+        charges.record_response(response.head.status(), response.head.headers());
+        if let Some(queried) = &mut response.queried {
+            charges.project(queried);
+        }
+        match charges.reading(&response.head) {
+            Ok(cost) => response.reader = Some(cost),
+            Err(charges) => {
+                let charges = Arc::into_inner(charges);
+                let tasks = charges.map(DeferredCharges::finish);
+                response.tasks.extend(tasks.into_iter().flatten());
+            }
+        }
+    }
+
+    fn failed(&mut self) {
+        if let Some(charges) = self.0.take() {
+            charges.fail();
+        }
+    }
+
+    /// The limits get back all that the request took, and must not get it twice.
+    fn refunded(&mut self) {
+        if let Some(charges) = self.0.take() {
+            charges.cancel();
+        }
     }
 }
 

@@ -5,13 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use weir_limit::{Batch, Priority};
+use weir_limit::Priority;
 use weir_runtime::send_gate::{AtGate, GateKeeper, SendGate, send_gate};
-use weir_store::Outcome;
 
-use super::decisions::QueriedLimits;
 use super::deferred_charge::DeferredCharges;
-use super::lease_request::take_off;
+use super::held::ShedAtGate;
 use super::spent::Spent;
 use crate::Shed;
 use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
@@ -44,20 +42,6 @@ struct Waiting {
 pub(super) enum UpstreamSlot {
     Granted(Slot),
     Deferred(DeferredSlot),
-}
-
-/// Why there will be no slot, and what limits have got back.
-pub(super) struct ShedAtGate {
-    pub(super) shed: Shed,
-    /// What limits were asked; empty where none was.
-    pub(super) batch: Batch,
-}
-
-impl ShedAtGate {
-    /// Takes what limits have got back off the decisions about the request.
-    pub(super) fn take_off(&self, queried: &QueriedLimits, outcome: &mut Outcome) {
-        take_off(&self.batch, queried, outcome);
-    }
 }
 
 impl DeferredSlot {
@@ -135,12 +119,11 @@ impl DeferredSlot {
         if let Some(spent) = self.spent.take() {
             let Spent {
                 queried,
-                outcome,
                 arrived,
                 refund,
                 ..
             } = *spent;
-            self.route.policy.count(&queried, &outcome, arrived);
+            self.route.policy.count(&queried, arrived);
             refund.cancel();
         }
     }

@@ -210,6 +210,7 @@ impl StoreQuery<'_> {
             role,
             cost,
             quota_ends_in,
+            decision: None,
         };
         // What a full bucket does not hold never fits, however long it waits.
         if let Some(longest_delay) = longest_delay

@@ -5,15 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, Method};
 use weir_limit::time::Nanos;
 use weir_rules::{Cost, KeySource, LimitMatch, LimitUse, RequestAttributes};
 use weir_telemetry::{LimitMetrics, Metrics};
 
 use super::delay::Delay;
-use super::header_fields::{HeaderForms, Label};
+use super::header_fields::{HeaderForm, HeaderForms, Label};
 use crate::decoy::Shadow;
-use crate::rejection::{self, Rejection};
+use crate::rejection::{self, Rejection, retry_after};
 
 /// The limits of one route and how their decisions show. By default there are none, and denials are
 /// honest. `L` is a limit: as the route uses it, or with all that can be prepared at load time.
@@ -69,6 +70,13 @@ pub enum OnDenied {
     Reject(Rejection),
     /// An invented one.
     Shadow(Arc<Shadow>),
+}
+
+impl OnDenied {
+    /// Whether the client is to take it for an answer of the app.
+    pub(super) const fn looks_real(&self) -> bool {
+        matches!(self, Self::Shadow(_))
+    }
 }
 
 impl Default for OnDenied {
@@ -208,6 +216,22 @@ impl RoutePolicy<PreparedLimit> {
         Self {
             limits: self.limits.iter().map(unshared).collect(),
             ..self.clone()
+        }
+    }
+
+    /// The wait that a denial tells its client, where a limit asks for this one: that, or the seconds
+    /// that the route says in its place. A decoy tells none, nor does a denial for good.
+    pub(super) fn told_wait(&self, wait: Nanos) -> Option<Nanos> {
+        let OnDenied::Reject(rejection) = &self.on_denied else {
+            return None;
+        };
+        let written = rejection.headers.get(RETRY_AFTER);
+        let written = written.and_then(|value| value.to_str().ok()?.parse().ok());
+        let exact = || (wait != Nanos::NEVER).then_some(wait);
+        match self.header_forms.contains(HeaderForm::RetryAfterMs) {
+            _ if written.is_some() => written.map(Nanos::from_secs),
+            true => exact(),
+            false => retry_after(wait).map(Nanos::from_secs),
         }
     }
 

@@ -9,18 +9,21 @@ use weir_http::request::HttpRequest;
 use weir_limit::Priority;
 use weir_limit::time::Nanos;
 use weir_runtime::loop_time;
-use weir_store::Outcome;
 use weir_telemetry::Disposition;
 
-use super::decide::PendingState;
-use super::deferred_slot::{DeferredSlot, ShedAtGate, UpstreamSlot, by_upstream};
+use super::deferred_charge::DeferredCharges;
+use super::deferred_slot::{DeferredSlot, UpstreamSlot, by_upstream};
+use super::held::ShedAtGate;
+use super::held_slot::HeldSlot;
 use super::in_flight::InFlight;
+use super::metered::{Metered, UploadTime};
+use super::pipeline::PendingState;
 use super::plan::size;
-use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
+use super::response_context::ResponseContext;
 use super::spent::Spent;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
-use crate::overload::OwnShed;
+use crate::overload::{OverloadShedding, OwnShed};
 use crate::route::RouteState;
 use crate::{RequestContext, Shed, Verdict, rejection};
 
@@ -53,6 +56,18 @@ impl<S> RateLimit<S> {
                 }
             }
         }
+    }
+
+    /// Whether this worker sheds requests now.
+    #[inline]
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.settings.overload.is_some() && OverloadShedding::is_shedding()
+    }
+
+    /// Whether an overloaded worker does not decide about a request until its account is known.
+    pub(super) fn waits_for_account_to_decide(&self) -> bool {
+        let overload = self.settings.overload.as_ref();
+        overload.is_some_and(|overload| overload.concerns_accounts())
     }
 
     /// Decides about a request of a worker that is overloaded, before its limits are asked.
@@ -146,7 +161,7 @@ impl<S> RateLimit<S> {
         S: LimitedService<Q>,
     {
         let mut upload = None;
-        context.hold(slot, &request, &mut upload);
+        context.hold_slot(slot, &request, &mut upload, None);
         let request = request.map(|body| Metered::new(body, None, upload));
         ResponseState::Forwarding {
             future: self.inner.call(request),
@@ -179,29 +194,28 @@ impl PendingState {
         &mut self,
         limiter: &mut RateLimit<S>,
         mut request: Q,
-        outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let route = Arc::clone(&self.decision.route);
         let Some(limited) = &route.concurrency else {
-            return self.forward(limiter, request, outcome, in_flight, None);
+            return self.forward(limiter, request, in_flight, None);
         };
         let claim = limited.claim(request.extensions(), false);
         if defers(limited, &request) {
             let backend = &limiter.settings.backend;
-            let spent = self.decision.spent(&outcome, backend);
+            let spent = self.decision.spent(backend);
             let slot = Some(defer(&mut request, &route, claim, Some(spent)));
-            return self.forward(limiter, request, outcome, in_flight, slot);
+            return self.forward(limiter, request, in_flight, slot);
         }
         let admission = (claim.priority, limited.admit(claim));
         let arrived = loop_time::now();
         let has_slot = matches!(admission.1, Admission::Admitted(_));
         let backend = &limiter.settings.backend;
-        let refund = (!has_slot).then(|| self.decision.refund(&outcome, backend));
+        let refund = (!has_slot).then(|| self.decision.refund(backend));
         limiter.when_admitted(
             admission,
-            (self.take(), request, outcome, in_flight, refund),
-            move |(mut pending, request, outcome, in_flight, refund), limiter, slot| {
+            (self.take(), request, in_flight, refund),
+            move |(mut pending, request, in_flight, refund), limiter, slot| {
                 // The store did not take the time that the request waited here.
                 pending.since += loop_time::now().saturating_duration_since(arrived);
                 match slot {
@@ -209,17 +223,19 @@ impl PendingState {
                         if let Some(refund) = refund {
                             refund.cancel();
                         }
-                        pending.decision.count(&outcome);
+                        pending.decision.count();
                         let slot = Some(UpstreamSlot::Granted(slot));
-                        pending.forward(limiter, request, outcome, in_flight, slot)
+                        pending.forward(limiter, request, in_flight, slot)
                     }
                     Err(shed) => {
                         drop(refund);
                         pending.decision.route.metrics.shed_by_upstream();
-                        let store = pending.waited();
-                        let mut context = pending.decision.shed(shed, outcome);
-                        context.verdict.store = Some(store);
-                        respond(context, shed, None)
+                        let verdict = Verdict {
+                            shed: Some(shed),
+                            store: Some(pending.waited()),
+                            ..pending.decision.verdict(Disposition::Shed)
+                        };
+                        respond(pending.decision.refunded(verdict), shed, None)
                     }
                 }
             },
@@ -256,37 +272,38 @@ impl<F: 'static, R: 'static> ResponseState<F, R> {
 impl ResponseContext {
     /// Holds a slot until the response begins. `upload` notes when the request's body is read,
     /// which is no time of the upstream's.
-    pub(super) fn hold<Q: HttpRequest<Body: Body>>(
+    pub(super) fn hold_slot<Q: HttpRequest<Body: Body>>(
         &mut self,
         slot: UpstreamSlot,
         request: &Q,
         upload: &mut Option<Arc<UploadTime>>,
+        charges: Option<&Arc<DeferredCharges>>,
     ) {
         if !request.body().is_end_stream() {
             upload.get_or_insert_default();
         }
         let upload = upload.clone();
-        self.slot = Some(Box::new(match slot {
+        let held = match slot {
             UpstreamSlot::Granted(slot) => {
                 self.verdict.shed = slot.would_shed.map(by_upstream);
                 HeldSlot::new(slot, upload)
             }
             UpstreamSlot::Deferred(slot) => {
-                HeldSlot::deferred(slot.with_charges(self.charges.clone()), upload)
+                HeldSlot::deferred(slot.with_charges(charges.cloned()), upload)
             }
-        }));
+        };
+        // First, as a slot that is still waited for decides whether anything is charged.
+        self.held.insert(0, Box::new(held));
     }
 
     /// Responds to a request that is shed when its body has been read. Its limits have got back what
     /// they took, and it counts for no ban.
     #[cold]
-    pub(super) fn shed_at_gate<F, R>(&mut self, at_gate: ShedAtGate) -> ResponseState<F, R> {
-        if let Some(charges) = self.charges.take() {
-            charges.cancel();
-        }
+    pub(super) fn shed_at_gate<F, R>(&mut self, at_gate: &ShedAtGate) -> ResponseState<F, R> {
+        self.held.iter_mut().for_each(|held| held.refunded());
         let mut status = self.status.take();
-        if let Some((queried, outcome)) = &mut status {
-            at_gate.take_off(queried, outcome);
+        if let Some(queried) = &mut status {
+            queried.take_off(&at_gate.batch);
         }
         let verdict = Verdict {
             shed: Some(at_gate.shed),

@@ -15,12 +15,13 @@ use http_body_util::Empty;
 use weir_limit::time::{ManualClock, Timestamp};
 use weir_limit::{BucketKey, Quota};
 use weir_rules::{Access, RequestAttributes};
-use weir_store::{Memory, Outcome, StoreError, StoreFuture};
+use weir_store::{Memory, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
+use super::decision::{Conclusion, Next, PendingDecision};
 use super::decisions::meaning;
 use super::delay::DelayedRequest;
-use super::pending_decision::PendingDecision;
+use super::held::Responder;
 use super::response_context::ResponseContext;
 use crate::Verdict;
 use crate::backend::{Backend, BackgroundTasks};
@@ -67,8 +68,7 @@ pub struct LimitDecision<'d> {
 /// A request that waits for its turn.
 pub struct Waiting {
     decision: PendingDecision,
-    outcome: Outcome,
-    delayed: DelayedRequest,
+    turn: Box<DelayedRequest>,
 }
 
 impl Simulation {
@@ -126,28 +126,9 @@ impl Simulation {
         if !decision.plan(attributes, || Some(0), (access, backend), false) {
             return decided(Verdict::new(Disposition::Unlimited));
         }
-        let Ok(mut outcome) = decision.outcome(at_once(decision.ask(backend))) else {
-            return decided(Verdict::new(Disposition::Unavailable));
-        };
-        let ban = decision.apply_bans(&mut outcome);
-        decision.count_bans(ban.is_some(), attributes.uri.path());
-        if let Some(ban) = ban {
-            return decided(Verdict {
-                banned_by: Some(ban.name),
-                ..decision.verdict(Disposition::Denied, &outcome)
-            });
-        }
-        if let Some(missing) = decision.missing.take() {
-            return Progress::Decided(decision.lacking(&missing).into());
-        }
-        match decision.turn(&mut outcome, backend) {
-            None => Progress::Decided(self.conclude(decision, outcome, tell)),
-            Some(delayed) => Progress::Waits(Box::new(Waiting {
-                decision,
-                outcome,
-                delayed,
-            })),
-        }
+        let answer = at_once(decision.ask(backend));
+        let next = decision.answered(answer, attributes.uri.path(), backend);
+        self.go_on(decision, next, tell)
     }
 
     /// Goes on with a request whose turn has come, at [`Waiting::until`].
@@ -157,35 +138,62 @@ impl Simulation {
         tell: impl FnMut(LimitDecision<'_>),
     ) -> Simulated {
         self.clock.set(waiting.until());
-        let Waiting {
-            mut decision,
-            mut outcome,
-            delayed,
-        } = waiting;
-        decision.has_waited(&mut outcome, delayed.wait);
-        delayed.finish();
-        self.conclude(decision, outcome, tell)
+        let Waiting { mut decision, turn } = waiting;
+        let waited = turn.wait;
+        turn.finish();
+        let next = decision.has_waited(waited, &self.backend);
+        match self.go_on(decision, next, tell) {
+            Progress::Decided(decided) => decided,
+            Progress::Waits(_) => undecidable(),
+        }
     }
 
-    /// Decides about a request whose turn it is, or that was denied.
+    fn go_on(
+        &self,
+        mut decision: PendingDecision,
+        mut next: Next,
+        tell: impl FnMut(LimitDecision<'_>),
+    ) -> Progress {
+        loop {
+            next = match next {
+                Next::Places(answer) => decision.has_places(at_once(answer), &self.backend),
+                Next::Turn(turn) => return Progress::Waits(Box::new(Waiting { decision, turn })),
+                Next::Known(conclusion) => {
+                    return Progress::Decided(self.conclude(decision, conclusion, tell));
+                }
+            }
+        }
+    }
+
+    /// Makes the result of a request about which all is known.
     fn conclude(
         &self,
         mut decision: PendingDecision,
-        mut outcome: Outcome,
+        conclusion: Conclusion,
         tell: impl FnMut(LimitDecision<'_>),
     ) -> Simulated {
-        let backend = &self.backend;
-        let leased = decision.lease(&mut outcome, backend);
-        let leased = leased.map(|leased| decision.leased(at_once(leased), &mut outcome, backend));
-        tell_decisions(&decision, &outcome, tell);
+        let places = match conclusion {
+            Conclusion::Decided(places) => places,
+            Conclusion::KeptOut(ban) => {
+                let verdict = Verdict {
+                    banned_by: Some(ban.name),
+                    ..decision.verdict(Disposition::Denied)
+                };
+                let route = Arc::clone(&decision.route);
+                return ResponseContext::new(verdict, Some(route)).into();
+            }
+            Conclusion::Lacks(missing) => return decision.lacking(&missing).into(),
+            // All accounts of the past are known.
+            Conclusion::AccountNeeded | Conclusion::Undecidable => return undecidable(),
+        };
+        tell_decisions(&decision, tell);
         let route = Arc::clone(&decision.route);
-        let decided = match (
-            leased.transpose(),
-            route.policy.denial(&decision.queried, &outcome),
-        ) {
-            (Err(_), _) => ResponseContext::new(Verdict::new(Disposition::Unavailable), None),
-            (Ok(_), Some(denial)) => decision.denied(&denial, outcome),
-            (Ok(places), None) => decision.allowed(outcome, places.flatten(), backend),
+        let decided = match route.policy.denial(&decision.queried) {
+            Some(denial) => decision.denied(&denial),
+            None => {
+                let charges = decision.charges(&self.backend);
+                decision.allowed(places, charges)
+            }
         };
         decided.into()
     }
@@ -198,9 +206,9 @@ impl Simulation {
             Some(status) => {
                 let mut response = Response::new(Empty::<Bytes>::new());
                 *response.status_mut() = status;
-                drop(context.settle(&response));
+                drop(context.tell_held(response, Responder::Service));
             }
-            None => drop((context.charges.take(), context.bans.take())),
+            None => context.held.clear(),
         }
     }
 }
@@ -208,7 +216,7 @@ impl Simulation {
 impl Waiting {
     /// When its turn comes.
     pub fn until(&self) -> Timestamp {
-        self.decision.arrived + self.delayed.wait.into()
+        self.decision.arrived + self.turn.wait.into()
     }
 }
 
@@ -228,8 +236,7 @@ impl Simulated {
     pub fn is_unanswered(&self) -> bool {
         let context = &self.0;
         let is_forwarded = context.verdict.disposition != Disposition::Denied;
-        let has_rest = context.charges.is_some() || context.bans.is_some();
-        is_forwarded && (has_rest || self.is_in_flight())
+        is_forwarded && (!context.held.is_empty() || self.is_in_flight())
     }
 
     /// Whether its end matters beyond that of its head.
@@ -239,18 +246,14 @@ impl Simulated {
 }
 
 /// Passes on what each limit of the batch decided, and then those on requests in flight.
-fn tell_decisions(
-    decision: &PendingDecision,
-    outcome: &Outcome,
-    mut tell: impl FnMut(LimitDecision<'_>),
-) {
+fn tell_decisions(decision: &PendingDecision, mut tell: impl FnMut(LimitDecision<'_>)) {
     let of_limits = decision
         .batch
         .iter()
         .map(|transaction| (&transaction.key, transaction.cost));
     let claims = decision.leases.iter().flat_map(|leases| &leases.claims);
     let claims = claims.map(|claim| (&claim.key, NonZeroU64::MIN));
-    let decided = decision.queried.decided(outcome);
+    let decided = decision.queried.decided();
     for ((queried, decision), (key, cost)) in decided.zip(of_limits.chain(claims)) {
         tell(LimitDecision {
             limit: queried.limit.into(),
@@ -260,6 +263,11 @@ fn tell_decisions(
             disposition: decision.map(|decision| meaning(queried.role, &decision)),
         });
     }
+}
+
+/// The result for a request about which nothing can decide.
+fn undecidable() -> Simulated {
+    ResponseContext::new(Verdict::new(Disposition::Unavailable), None).into()
 }
 
 /// The answer of memory, which is there when it is asked for.

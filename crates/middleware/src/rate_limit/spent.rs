@@ -1,20 +1,19 @@
-//! What a request has taken from its limits, and what they get back if it gets no slot.
+//! What a request has taken from its limits, and what they get back if it goes no further.
 
 use std::mem;
 use std::sync::Arc;
 
-use weir_limit::Batch;
 use weir_limit::time::Timestamp;
-use weir_store::{Outcome, OwedBatch};
+use weir_limit::{Batch, Decision, Transaction};
+use weir_store::{Owed, OwedBatch};
 
 use super::decisions::QueriedLimits;
 use super::deferred_charge::DeferredCharges;
 use crate::backend::Backend;
 
-/// What limits decided about a request, and what they get back if it is shed.
+/// What limits decided about a request that may still be refused, and what they get back then.
 pub(super) struct Spent {
     pub(super) queried: QueriedLimits,
-    pub(super) outcome: Outcome,
     pub(super) arrived: Timestamp,
     pub(super) batch: Batch,
     pub(super) refund: Refund,
@@ -29,9 +28,24 @@ pub(super) struct Refund {
 }
 
 impl Refund {
-    pub(super) fn new(owed: OwedBatch, backend: &Backend) -> Self {
+    /// What limits took by this batch, owed `until` then.
+    pub(super) fn new(
+        batch: &Batch,
+        queried: &QueriedLimits,
+        until: impl Fn(&Transaction, &Decision) -> Timestamp,
+        backend: &Backend,
+    ) -> Self {
+        let decided = batch.iter().zip(&queried.limits);
+        let owed = decided.filter_map(|(transaction, limit)| {
+            let decision = limit.decision.as_ref()?;
+            let taken = transaction.has_taken(decision);
+            taken.then(|| Owed {
+                transaction: transaction.clone(),
+                until: until(transaction, decision),
+            })
+        });
         Self {
-            owed,
+            owed: owed.collect(),
             backend: backend.clone(),
         }
     }

@@ -10,10 +10,9 @@ use std::sync::{Arc, OnceLock};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Quota, ToldWaits};
 use weir_runtime::sync::Mutex;
-use weir_store::Outcome;
 
+use super::decision::PendingDecision;
 use super::decisions::{Denial, QueriedLimit};
-use super::pending_decision::PendingDecision;
 
 /// The number of locks, each over a few buckets, in some 300 KiB together.
 const SETS: usize = 2048;
@@ -73,25 +72,20 @@ impl WaitSpreader {
     }
 
     /// Spreads the wait of a denial, in all that shows it.
-    pub(super) fn spread(
-        &self,
-        decision: &PendingDecision,
-        denial: &mut Denial<'_>,
-        outcome: &mut Outcome,
-    ) {
+    pub(super) fn spread(&self, decision: &mut PendingDecision, denial: &mut Denial<'_>) {
         let policy = &decision.route.policy;
         let found = match decision.queried.limits.as_slice() {
             [_] => Some(0),
-            _ => policy.strictest_denied(&decision.queried, outcome),
+            _ => policy.strictest_denied(&decision.queried),
         };
         let found = found.and_then(|index| {
-            let limit = decision.queried.limits.get(index)?;
-            Some((index, limit, limit.subject?))
+            let limit = decision.queried.limits.get_mut(index)?;
+            Some((limit.subject?, limit))
         });
-        if let Some((index, limit, bucket)) = found {
+        if let Some((bucket, limit)) = found {
             let told = self.tell(bucket, limit, denial.told_wait(), decision.arrived);
             denial.tell(told);
-            if let Some(Some(decision)) = outcome.decisions.get_mut(index) {
+            if let Some(decision) = &mut limit.decision {
                 decision.retry_in = told;
             }
         }
@@ -148,6 +142,7 @@ mod tests {
             role: LimitRole::Denies,
             cost: 1,
             quota_ends_in: Nanos::NEVER,
+            decision: None,
         }
     }
 

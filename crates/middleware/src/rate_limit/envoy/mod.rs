@@ -4,8 +4,8 @@
 //! It stands where [`RateLimit`](super::RateLimit) stands for requests that are forwarded. A unary
 //! call is one message each way, so that no framework for gRPC is needed.
 
-mod decide;
 mod messages;
+mod should_rate_limit;
 #[cfg(test)]
 mod tests;
 
@@ -247,7 +247,7 @@ impl Settings {
             Ok(call) => call,
             Err(error) => return (Err(error), unlimited()),
         };
-        let (response, verdict) = self.decide(&route, &call).await;
+        let (response, verdict) = self.should_rate_limit(&route, &call).await;
         (response.map(|response| framed(&response)), verdict)
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use weir_limit::{BucketKey, Mode, Quota};
 use weir_rules::{Admission, Estimate, PendingCost};
 
-use super::decide::multiplied;
 use super::messages::{CurrentLimit, Descriptor, Entry, Unit};
+use super::should_rate_limit::multiplied;
 use super::*;
 
 fn call() -> RateLimitRequest {

@@ -12,7 +12,7 @@ use weir_rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
 use weir_store::{DenialCached, Memory, MemorySettings, OwedBatch, Store};
 
 use super::*;
-use crate::{Cors, Origins};
+use crate::{BackgroundTasks, Cors, Origins};
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 

@@ -17,8 +17,8 @@ use weir_testing::RedisServer;
 
 use super::*;
 use crate::Delay;
-use crate::rate_limit::lease_request::undecided;
-use crate::rate_limit::pending_decision::PendingDecision;
+use crate::backend::Backend;
+use crate::rate_limit::decision::PendingDecision;
 use crate::route::RouteState;
 
 const MANY: NonZeroU32 = NonZeroU32::new(100).unwrap();
@@ -137,7 +137,8 @@ fn a_wait_makes_no_unit_of_a_window_owed_for_longer() {
     let route = RouteState::without_access_control(RoutePolicy::default(), &Metrics::new());
     let arrived = Timestamp::from_nanos(1 << 60);
     let mut pending = PendingDecision::new(&Arc::new(route), arrived);
-    pending.has_waited(&mut undecided(0), Duration::from_millis(300));
+    let store = Memory::new(MemorySettings::default());
+    pending.has_waited(Duration::from_millis(300), &Backend::new(Arc::new(store)));
     let window = Algorithm::FixedWindow(Alignment::FirstRequest);
     let quota = Quota::windowed(window, 6, Duration::from_secs(10)).unwrap();
     let taken = Transaction::new("W:*".into(), quota, NonZeroU64::MIN);

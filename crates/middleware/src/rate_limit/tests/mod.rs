@@ -9,14 +9,14 @@ use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tower::{ServiceBuilder, ServiceExt, service_fn};
-use weir_limit::time::{ManualClock, Nanos, Timestamp};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use weir_limit::time::{Clock, ManualClock, Nanos, Timestamp};
 use weir_limit::{Algorithm, Alignment, Batch, BucketKeys, Decision, Quota};
 use weir_rules::{Cost, HashKey, KeySource, Limit, LimitUse, Missing, Override};
 use weir_store::{
-    DecisionSource, Memory, MemorySettings, Outcome, OwedBatch, StoreError, StoreFuture,
+    DecisionSource, Memory, MemorySettings, Outcome, OwedBatch, Store, StoreError, StoreFuture,
 };
-use weir_telemetry::Disposition;
+use weir_telemetry::{Disposition, Metrics};
 
 use super::*;
 use crate::decoy::{Decoy, Shadow};

@@ -13,9 +13,9 @@ use weir_telemetry::PageFormat;
 
 use super::*;
 use crate::{
-    AccessSettings, ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, IdentifyLayer,
-    KnownBans, OverloadSettings, OverloadShedding, Peer, RouteConcurrency, TarpitSlots, Treatment,
-    set_shed_level,
+    AccessControl, AccessSettings, ClientPriorities, ConcurrencyLimiter, ConcurrencySettings,
+    IdentifyLayer, KnownBans, OverloadSettings, OverloadShedding, Peer, RouteConcurrency,
+    TarpitSlots, Treatment, set_shed_level,
 };
 
 /// The level at which all is shed that ever is.

@@ -6,11 +6,11 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use http::{HeaderMap, Response, header};
+use smallvec::SmallVec;
 use weir_limit::time::Nanos;
 use weir_limit::{Decision, Quota, Transaction};
 use weir_rules::{Account, Admission, DescriptorEntry, DescriptorValues, LimitMatch};
 use weir_runtime::loop_time;
-use weir_store::Outcome;
 use weir_telemetry::Disposition;
 
 use super::messages::{
@@ -23,8 +23,8 @@ use crate::header_text::integer;
 use crate::rejection::retry_after;
 use crate::route::RouteState;
 
+use super::super::decision::{Conclusion, Next, PendingDecision};
 use super::super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost, meaning};
-use super::super::pending_decision::PendingDecision;
 use super::super::plan::{StoreQuery, ends_in};
 use super::super::policy::{PreparedLimit, RoutePolicy};
 
@@ -53,7 +53,7 @@ enum PlannedDescriptor {
 
 impl Settings {
     /// Decides about a call. The response has its verdict, whatever came of the call.
-    pub(super) async fn decide(
+    pub(super) async fn should_rate_limit(
         &self,
         route: &Arc<RouteState>,
         call: &RateLimitRequest,
@@ -68,31 +68,33 @@ impl Settings {
         }
         planned.record_subjects();
         let PlannedCall {
-            decision,
+            mut decision,
             descriptors,
             ..
         } = planned;
         let since = loop_time::now();
         let answer = decision.ask(&self.backend).await;
         let store = loop_time::now().saturating_duration_since(since);
-        let Ok(mut outcome) = decision.outcome(answer) else {
+        // Calls have no path, and their limits neither delay nor count requests in flight.
+        let next = decision.answered(answer, "", &self.backend);
+        let Next::Known(Conclusion::Decided(None)) = next else {
             let verdict = Verdict {
                 store: Some(store),
                 ..Verdict::new(Disposition::Unavailable)
             };
             return (Err(CallError::Unavailable), verdict);
         };
-        decision.count(&outcome);
-        self.spread(&decision, &mut outcome);
+        decision.count();
+        self.spread(&mut decision);
         let statuses = descriptors.iter().map(|descriptor| match descriptor {
-            PlannedDescriptor::Queried(index) => status(&route.policy, &decision, &outcome, *index),
+            PlannedDescriptor::Queried(index) => status(&route.policy, &decision, *index),
             _ => DescriptorStatus::from_code(Code::Ok),
         });
         let mut response = RateLimitResponse {
             statuses: statuses.collect(),
             ..RateLimitResponse::default()
         };
-        let verdict = self.conclude(decision, outcome, &mut response);
+        let verdict = self.conclude(decision, &mut response);
         let store = Some(store);
         (Ok(response), Verdict { store, ..verdict })
     }
@@ -134,31 +136,24 @@ impl Settings {
     }
 
     /// Spreads the wait of a denial over the callers that share the bucket.
-    fn spread(&self, decision: &PendingDecision, outcome: &mut Outcome) {
-        let (policy, queried) = (&decision.route.policy, &decision.queried);
-        let denied = policy.strictest_denied(queried, outcome).and_then(|index| {
-            let decided = outcome.decisions.get_mut(index)?.as_mut()?;
-            let limit = queried.limits.get(index)?;
-            let bucket = limit.subject?;
-            Some((decided, bucket, limit))
-        });
-        if let Some((decided, bucket, limit)) = denied {
-            decided.retry_in = self
+    fn spread(&self, decision: &mut PendingDecision) {
+        let (policy, queried) = (&decision.route.policy, &mut decision.queried);
+        let index = policy.strictest_denied(queried);
+        if let Some(limit) = index.and_then(|index| queried.limits.get_mut(index))
+            && let (Some(bucket), Some(denied)) = (limit.subject, limit.decision)
+        {
+            let retry_in = self
                 .waits
-                .tell(bucket, limit, decided.retry_in, decision.arrived);
+                .tell(bucket, limit, denied.retry_in, decision.arrived);
+            limit.decision = Some(Decision { retry_in, ..denied });
         }
     }
 
     /// Completes the response, and counts the call as one request.
-    fn conclude(
-        &self,
-        mut decision: PendingDecision,
-        mut outcome: Outcome,
-        response: &mut RateLimitResponse,
-    ) -> Verdict {
+    fn conclude(&self, mut decision: PendingDecision, response: &mut RateLimitResponse) -> Verdict {
         let route = Arc::clone(&decision.route);
-        keep_strictest(&route.policy, &mut decision.queried, &mut outcome);
-        let denial = route.policy.denial(&decision.queried, &outcome);
+        keep_strictest(&route.policy, &mut decision.queried);
+        let denial = route.policy.denial(&decision.queried);
         let code = denial.as_ref().map_or(Code::Ok, |_| Code::OverLimit);
         response.set_overall_code(code);
         let mut shown = Response::new(());
@@ -166,8 +161,8 @@ impl Settings {
         let wait = wait.map(|seconds| (header::RETRY_AFTER, integer(seconds)));
         shown.headers_mut().extend(wait);
         let context = match &denial {
-            Some(denial) => decision.denied(denial, outcome),
-            None => decision.allowed(outcome, None, &self.backend),
+            Some(denial) => decision.denied(denial),
+            None => decision.allowed(None, None),
         };
         context.add_verdict_and_headers(&mut shown);
         response.response_headers_to_add = header_fields(shown.headers());
@@ -294,34 +289,26 @@ impl Descriptor {
 
 /// Leaves the strictest decision of each limit, as headers name a limit once: descriptors may be of
 /// several subjects.
-fn keep_strictest(
-    policy: &RoutePolicy<PreparedLimit>,
-    queried: &mut QueriedLimits,
-    outcome: &mut Outcome,
-) {
+fn keep_strictest(policy: &RoutePolicy<PreparedLimit>, queried: &mut QueriedLimits) {
     let name = |queried: &QueriedLimit| policy.limit(queried.limit.into()).map(|limit| &limit.name);
-    let strictness = |decision: &Option<Decision>| decision.map(|it| it.strictness());
-    let mut kept: Vec<(QueriedLimit, Option<Decision>)> = Vec::new();
-    for (limit, decision) in queried.decided(outcome) {
-        let is_same = |kept: &&mut (QueriedLimit, Option<Decision>)| {
-            kept.0.role == limit.role && name(&kept.0) == name(limit)
-        };
+    let strictness = |limit: &QueriedLimit| limit.decision.map(|it| it.strictness());
+    let mut kept = SmallVec::<[QueriedLimit; 3]>::new();
+    for limit in &queried.limits {
+        let is_same =
+            |kept: &&mut QueriedLimit| kept.role == limit.role && name(kept) == name(limit);
         match kept.iter_mut().find(is_same) {
-            Some(known) if strictness(&known.1) < strictness(&decision) => {
-                *known = (*limit, decision);
-            }
+            Some(known) if strictness(known) < strictness(limit) => *known = *limit,
             Some(_) => {}
-            None => kept.push((*limit, decision)),
+            None => kept.push(*limit),
         }
     }
-    (queried.limits, outcome.decisions) = kept.into_iter().unzip();
+    queried.limits = kept;
 }
 
 /// The status of a descriptor. A dry run shows as one without a limit: it is for operators alone.
 fn status(
     policy: &RoutePolicy<PreparedLimit>,
     pending: &PendingDecision,
-    outcome: &Outcome,
     index: usize,
 ) -> DescriptorStatus {
     let queried = pending.queried.limits.get(index);
@@ -331,7 +318,7 @@ fn status(
         return DescriptorStatus::from_code(Code::Ok);
     };
     // Where a denial of another limit is remembered, nobody knows how much this one has left.
-    let Some(decision) = outcome.decisions.get(index).copied().flatten() else {
+    let Some(decision) = queried.decision else {
         return DescriptorStatus::from_code(Code::Ok);
     };
     DescriptorStatus::new(queried, limit, decision)

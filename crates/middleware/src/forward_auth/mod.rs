@@ -128,11 +128,11 @@ impl Protocol {
 /// Restores the requests that subrequests of trusted proxies describe. A subrequest that describes
 /// none has a [`SubrequestError`] in its extensions.
 #[derive(Clone, Debug)]
-pub struct DecideLayer {
+pub struct ForwardAuthLayer {
     trusted: Arc<[IpNet]>,
 }
 
-impl DecideLayer {
+impl ForwardAuthLayer {
     /// Believes the proxies of these networks.
     pub fn new(trusted: &[IpNet]) -> Self {
         Self {
@@ -161,32 +161,32 @@ impl DecideLayer {
     }
 }
 
-impl<S> Layer<S> for DecideLayer {
-    type Service = Decide<S>;
+impl<S> Layer<S> for ForwardAuthLayer {
+    type Service = ForwardAuth<S>;
 
-    fn layer(&self, inner: S) -> Decide<S> {
-        Decide {
+    fn layer(&self, inner: S) -> ForwardAuth<S> {
+        ForwardAuth {
             inner,
             layer: self.clone(),
         }
     }
 }
 
-/// A service that decides about requests of other proxies; see [`DecideLayer`].
+/// A service that decides about requests of other proxies; see [`ForwardAuthLayer`].
 #[derive(Clone, Debug)]
-pub struct Decide<S> {
+pub struct ForwardAuth<S> {
     inner: S,
-    layer: DecideLayer,
+    layer: ForwardAuthLayer,
 }
 
-impl<S, Q, R> Service<Q> for Decide<S>
+impl<S, Q, R> Service<Q> for ForwardAuth<S>
 where
     S: Service<BoxedRequest<Q::Body>, Response = Response<R>>,
     Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = DecideFuture<S::Future>;
+    type Future = ForwardAuthFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -202,7 +202,7 @@ where
         if let Err(error) = restored {
             head.extensions.insert(error);
         }
-        DecideFuture {
+        ForwardAuthFuture {
             future: self.inner.call(request),
             protocol: protocol.ok(),
         }
@@ -210,9 +210,9 @@ where
 }
 
 pin_project! {
-    /// The response of [`Decide`].
+    /// The response of [`ForwardAuth`].
     #[derive(Debug)]
-    pub struct DecideFuture<F> {
+    pub struct ForwardAuthFuture<F> {
         #[pin]
         future: F,
         // None where the configuration of the proxy or of Weir is wrong: the proxy has to see an error.
@@ -220,7 +220,7 @@ pin_project! {
     }
 }
 
-impl<F, R, E> Future for DecideFuture<F>
+impl<F, R, E> Future for ForwardAuthFuture<F>
 where
     F: Future<Output = Result<Response<R>, E>>,
 {

@@ -10,8 +10,8 @@ use tower::Layer;
 use weir_config::Settings;
 use weir_limit::time::Clock;
 use weir_middleware::{
-    BackgroundTasks, Decide, DecideLayer, KnownBans, SubrequestError, TarpitSlots, UpstreamRouter,
-    WaitSpreader,
+    BackgroundTasks, ForwardAuth, ForwardAuthLayer, KnownBans, SubrequestError, TarpitSlots,
+    UpstreamRouter, WaitSpreader,
 };
 use weir_store::{Leases, Store};
 use weir_telemetry::{ListenerKind, Metrics, Tracer};
@@ -20,15 +20,15 @@ use super::stack::{self, Layers, Stack};
 
 /// The gateway as a service for subrequests. `S` is the service of an upstream, which it never
 /// calls.
-pub(super) type DecisionStack<S> = Decide<Stack<S>>;
+pub(super) type ForwardAuthStack<S> = ForwardAuth<Stack<S>>;
 
 /// The layers of a configuration for subrequests.
-pub(super) struct DecisionLayers {
-    decide: DecideLayer,
+pub(super) struct ForwardAuthLayers {
+    forward_auth: ForwardAuthLayer,
     layers: Layers,
 }
 
-impl DecisionLayers {
+impl ForwardAuthLayers {
     /// Prepares all that workers share, from the same values as [`Layers::new`]. Without `decide` in
     /// the settings it trusts no proxy.
     pub(super) fn new(
@@ -51,7 +51,7 @@ impl DecisionLayers {
             tracer,
         );
         Self {
-            decide: DecideLayer::new(trusted),
+            forward_auth: ForwardAuthLayer::new(trusted),
             layers: layers.refusing(refusal),
         }
     }
@@ -69,10 +69,10 @@ impl DecisionLayers {
         leases: Arc<dyn Leases>,
         clock: Arc<dyn Clock>,
         tasks: &BackgroundTasks,
-    ) -> DecisionStack<S> {
+    ) -> ForwardAuthStack<S> {
         let admitting = UpstreamRouter::admitting();
         let stack = self.layers.stack(store, leases, clock, tasks, admitting);
-        self.decide.layer(stack)
+        self.forward_auth.layer(stack)
     }
 }
 

@@ -45,8 +45,8 @@ fn without(name: &str) -> Vec<(&'static str, &'static str)> {
     asked.filter(|(other, _)| *other != name).collect()
 }
 
-fn layer() -> DecideLayer {
-    DecideLayer::new(&["10.0.0.0/8".parse().unwrap()])
+fn layer() -> ForwardAuthLayer {
+    ForwardAuthLayer::new(&["10.0.0.0/8".parse().unwrap()])
 }
 
 /// The request that a trusted proxy describes.

@@ -1,0 +1,108 @@
+//! What a request holds while the inner service has it.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::{Body, Frame, SizeHint};
+use smallvec::SmallVec;
+use weir_limit::Batch;
+
+use super::decisions::QueriedLimits;
+use crate::backend::PendingTasks;
+use crate::response_body::BodyReader;
+use crate::{Shed, Verdict};
+
+/// Something that a request holds while the inner service has it, of one feature. Whatever becomes
+/// of the request, it is dropped in the end; if its client leaves, nothing else is called.
+pub(crate) trait Held: Send {
+    /// Goes on while there is no response. Ready when the request has to be looked at again, or
+    /// denied after all.
+    fn poll(&mut self, _: &mut Context<'_>, _: &mut Verdict) -> Poll<Result<(), Box<ShedAtGate>>> {
+        Poll::Pending
+    }
+
+    /// There is a response, which has all the fields that it came with.
+    fn responded(&mut self, _: &mut HeldResponse) {}
+
+    /// The response of the inner service has the fields that are for clients, and none of Weir's.
+    fn concealed(&mut self, _: &mut HeldResponse) {}
+
+    /// Weir responds in place of the inner service. Returns what the client waits for.
+    fn denied(&mut self) -> PendingTasks {
+        PendingTasks::new()
+    }
+
+    /// The inner service failed.
+    fn failed(&mut self) {}
+
+    /// The request is denied after all, and its limits have got back what they took.
+    fn refunded(&mut self) {}
+}
+
+/// Why a request is denied after all, and what its limits have got back.
+pub(crate) struct ShedAtGate {
+    pub(crate) shed: Shed,
+    /// What limits were asked; empty where none was.
+    pub(crate) batch: Batch,
+}
+
+/// What one request holds, in the order in which it learns of the response.
+pub(crate) type HeldByRequest = SmallVec<[Box<dyn Held>; 2]>;
+
+/// Who responds to a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Responder {
+    Service,
+    /// Something that has to look like the service.
+    StandIn,
+}
+
+/// A response, for what its request holds.
+pub(crate) struct HeldResponse {
+    pub(crate) by: Responder,
+    pub(crate) head: Response<BodySize>,
+    /// Where the client stands, which the response may change.
+    pub(super) queried: Option<QueriedLimits>,
+    /// What the client waits for before it gets the response.
+    pub(crate) tasks: PendingTasks,
+    /// What reads the body on its way to the client.
+    pub(crate) reader: Option<Box<dyn BodyReader>>,
+}
+
+/// A body of which only the size is there.
+pub(crate) struct BodySize {
+    is_over: bool,
+    hint: SizeHint,
+}
+
+impl BodySize {
+    pub(crate) fn new<B: Body>(body: &B) -> Self {
+        Self {
+            is_over: body.is_end_stream(),
+            hint: body.size_hint(),
+        }
+    }
+}
+
+impl Body for BodySize {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.hint
+    }
+}

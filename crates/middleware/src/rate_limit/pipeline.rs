@@ -1,0 +1,475 @@
+//! A request's way from the lists to what becomes of it: `start`, `ask`, the stages of its
+//! [`PendingDecision`], `conclude`, then `forward`, or `deny`.
+//!
+//! The memory store's answer is there when it is asked for, and all of this then happens within the
+//! call of the layer. Another store's answer is waited for, in a box.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::ACCEPT_ENCODING;
+use tokio::time::Instant;
+use weir_http::problem::Problem;
+use weir_http::request::HttpRequest;
+use weir_limit::time::Nanos;
+use weir_rules::{Access, Captures};
+use weir_runtime::loop_time;
+use weir_store::{Outcome, StoreError, StoreFuture};
+use weir_telemetry::{Disposition, is_logged};
+
+use super::decision::{Conclusion, Next, PendingDecision};
+use super::decisions::Denial;
+use super::decoys::{DecoySample, shadowed};
+use super::deferred_charge::HeldCharges;
+use super::deferred_slot::UpstreamSlot;
+use super::in_flight::InFlight;
+use super::kept_out::KeptOut;
+use super::metered::Metered;
+use super::plan::{MissingValue, attributes, size};
+use super::policy::OnDenied;
+use super::response_context::{ResponseContext, Shown, show_limits};
+use super::{Denied, LimitedRequest, LimitedService, RateLimit, ResponseState};
+use crate::backend::PendingTasks;
+use crate::rejection;
+use crate::route::RouteState;
+use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
+
+impl<S> RateLimit<S> {
+    /// Decides about a request, by the lists first. A late worker sheds it only if `may_shed`.
+    #[inline(always)]
+    pub(super) fn start<Q: LimitedRequest>(
+        &mut self,
+        request: Q,
+        may_shed: bool,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<Q>,
+    {
+        let control = self.settings.access.as_ref();
+        let access = control.map(|control| (control, control.access(request.extensions())));
+        match access {
+            Some(_) if self.needs_account_for_lists(&request) => self.learn_account(request),
+            None | Some((_, Access::Unlisted)) => {
+                if may_shed && self.is_overloaded() {
+                    return self.start_overloaded(request);
+                }
+                self.ask(request)
+            }
+            Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
+            Some((control, Access::Blocked(_))) => {
+                let kept_out = KeptOut::listed(control);
+                if kept_out.looks_real() && self.needs_account(&request) {
+                    return self.learn_account(request);
+                }
+                control.count_blocked();
+                self.keep_out(request, kept_out)
+            }
+        }
+    }
+
+    /// Forwards a request that no limit applies to.
+    pub(super) fn pass<Q: LimitedRequest>(
+        &mut self,
+        request: Q,
+        listed: Option<&'static str>,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<Q>,
+    {
+        if self.needs_account(&request) {
+            return self.learn_account(request);
+        }
+        let route = self.settings.route_or_none(request.extensions());
+        let conceals = route.conceals().then(|| Arc::clone(route));
+        let mut context = ResponseContext::new(Verdict::new(Disposition::Unlimited), conceals);
+        context.verdict.listed = listed;
+        if route.concurrency.is_some() {
+            return self.pass_by_slot(request, context);
+        }
+        ResponseState::Forwarding {
+            future: self.inner.call(request.map(Metered::unmetered)),
+            context: Box::new(context),
+        }
+    }
+
+    /// Plans the decision about a request, and asks the store.
+    #[inline(always)]
+    pub(super) fn ask<Q: LimitedRequest>(
+        &mut self,
+        request: Q,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<Q>,
+    {
+        let settings = &self.settings;
+        let backend = &settings.backend;
+        let routed = RequestContext::routed(request.extensions());
+        let route = settings.route_of(routed);
+        if settings.access.is_none() && !route.is_limited() {
+            return self.pass(request, None);
+        }
+        let now = backend.now();
+        let no_captures = Captures::default();
+        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
+        let attributes = attributes(&request, route.name(), captures, now);
+        let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
+        if is_unknown && route.counts_addresses && !settings.shares_unknown {
+            return unidentified();
+        }
+        let access = settings.access.as_ref();
+        let looks = self.needs_account(&request);
+        let standing = access.and_then(|access| access.standing(&attributes, now, looks));
+        if let Some(ban) = standing {
+            let kept_out = KeptOut::standing(ban, now);
+            if kept_out.looks_real() && looks {
+                return self.learn_account(request);
+            }
+            return self.keep_out(request, kept_out);
+        }
+        let body_bytes = || size(request.body());
+        let mut pending = PendingState::new(PendingDecision::new(route, now));
+        let decision = &mut pending.decision;
+        if !decision.plan(&attributes, body_bytes, (access, backend), looks) {
+            return self.pass(request, None);
+        }
+        let answer = decision.ask(backend);
+        self.when_answered(answer, &mut pending, request, PendingState::answered)
+    }
+
+    /// Treats a request that is kept out. If its answer has to look real, the limits of its route
+    /// count it as others, by buckets that only those have who are kept out, and deny nothing.
+    #[cold]
+    pub(super) fn keep_out<Q: LimitedRequest>(
+        &mut self,
+        request: Q,
+        kept_out: KeptOut,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<Q>,
+    {
+        let backend = &self.settings.backend;
+        let routed = RequestContext::routed(request.extensions());
+        let route = Arc::clone(self.settings.route_of(routed));
+        let verdict = Verdict::new(Disposition::Denied);
+        let untold = |route: &Arc<_>| ResponseContext::new(verdict, Some(Arc::clone(route)));
+        if !kept_out.looks_real() {
+            let context = untold(&route);
+            return kept_out.treat(&mut self.inner, request, &route, context);
+        }
+        let now = backend.now();
+        let mut decision = PendingDecision::new(&route, now);
+        let no_captures = Captures::default();
+        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
+        let attributes = attributes(&request, route.name(), captures, now);
+        if !decision.plan_kept_out(&attributes, || size(request.body())) {
+            let context = untold(&route);
+            return kept_out.treat(&mut self.inner, request, &route, context);
+        }
+        let answer = decision.ask(backend);
+        let mut pending = PendingState::new(decision);
+        pending.kept_out = Some(Box::new(kept_out));
+        self.when_answered(answer, &mut pending, request, PendingState::answered)
+    }
+
+    /// Goes on with an answer of the store: at once where it is there, as the memory store's is.
+    #[inline(always)]
+    pub(super) fn when_answered<T, Q, N>(
+        &mut self,
+        answer: StoreFuture<T>,
+        pending: &mut PendingState,
+        request: Q,
+        next: N,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        N: FnOnce(
+                &mut PendingState,
+                &mut Self,
+                Q,
+                Result<T, StoreError>,
+            ) -> ResponseState<S::Future, S::ResponseBody>
+            + Send
+            + 'static,
+        T: Send + Unpin + 'static,
+        Q: LimitedRequest,
+        S: LimitedService<Q>,
+    {
+        match answer {
+            StoreFuture::Ready(Some(answer)) => next(pending, self, request, answer),
+            answer => {
+                // The service that is ready waits too; its clone takes its place.
+                let clone = self.clone();
+                let mut ready = mem::replace(self, clone);
+                let mut pending = pending.take();
+                ResponseState::Waiting {
+                    decision: Box::pin(async move {
+                        let answer = answer.await;
+                        next(&mut pending, &mut ready, request, answer)
+                    }),
+                }
+            }
+        }
+    }
+}
+
+/// The state of a request beside the request. It is large, so the steps borrow it, and it is moved
+/// only for a request that may have to wait.
+pub(super) struct PendingState {
+    pub(super) decision: PendingDecision,
+    /// What its client gets whatever its limits say, which has to look real.
+    pub(super) kept_out: Option<Box<KeptOut>>,
+    pub(super) since: Instant,
+}
+
+impl PendingState {
+    #[inline(always)]
+    pub(super) fn new(decision: PendingDecision) -> Self {
+        Self {
+            decision,
+            kept_out: None,
+            since: loop_time::now(),
+        }
+    }
+
+    /// Moves the state out, into what a request keeps that may have to wait.
+    pub(super) fn take(&mut self) -> Self {
+        let none = PendingDecision::new(&self.decision.route, self.decision.arrived);
+        mem::replace(self, Self::new(none))
+    }
+
+    /// How long the store took; nothing where it answered in the same turn, as memory does.
+    pub(super) fn waited(&self) -> Duration {
+        loop_time::now().saturating_duration_since(self.since)
+    }
+
+    /// Goes on with the request, now that the store has answered or failed.
+    #[inline(always)]
+    pub(super) fn answered<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
+        limiter: &mut RateLimit<S>,
+        request: Q,
+        answer: Result<Outcome, StoreError>,
+    ) -> ResponseState<S::Future, S::ResponseBody> {
+        let (path, backend) = (request.uri().path(), &limiter.settings.backend);
+        match self.decision.answered(answer, path, backend) {
+            Next::Known(conclusion) => self.conclude(limiter, request, conclusion),
+            next => self.wait(limiter, request, next),
+        }
+    }
+
+    /// Goes on with the request when it has what its decision needs.
+    fn wait<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
+        limiter: &mut RateLimit<S>,
+        request: Q,
+        next: Next,
+    ) -> ResponseState<S::Future, S::ResponseBody> {
+        match next {
+            Next::Known(conclusion) => self.conclude(limiter, request, conclusion),
+            Next::Places(answer) => {
+                limiter.when_answered(answer, self, request, |state, limiter, request, answer| {
+                    let next = state.decision.has_places(answer, &limiter.settings.backend);
+                    state.wait(limiter, request, next)
+                })
+            }
+            Next::Turn(turn) => {
+                let clone = limiter.clone();
+                let mut ready = mem::replace(limiter, clone);
+                let mut state = self.take();
+                ResponseState::Waiting {
+                    decision: Box::pin(async move {
+                        let waited = turn.wait().await;
+                        state.since += waited;
+                        let backend = &ready.settings.backend;
+                        let next = state.decision.has_waited(waited, backend);
+                        state.wait(&mut ready, request, next)
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Goes on with a request about which all is known.
+    #[inline(always)]
+    fn conclude<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
+        limiter: &mut RateLimit<S>,
+        request: Q,
+        conclusion: Conclusion,
+    ) -> ResponseState<S::Future, S::ResponseBody> {
+        let in_flight = match conclusion {
+            Conclusion::Decided(in_flight) => in_flight,
+            Conclusion::AccountNeeded => return limiter.learn_account(request),
+            Conclusion::KeptOut(ban) => {
+                let verdict = Verdict {
+                    store: Some(self.waited()),
+                    ..self.decision.verdict(Disposition::Denied)
+                };
+                return limiter.keep_out(request, KeptOut::banned(ban, verdict));
+            }
+            Conclusion::Lacks(missing) => return self.deny_missing(request, &missing),
+            Conclusion::Undecidable => {
+                let store = Some(self.waited());
+                return ResponseState::unavailable(rejection::unavailable(), store);
+            }
+        };
+        if let Some(kept_out) = self.kept_out.take() {
+            return self.conclude_kept_out(limiter, request, *kept_out, in_flight);
+        }
+        let route = Arc::clone(&self.decision.route);
+        match route.policy.denial(&self.decision.queried) {
+            None if route.concurrency.is_some() => self.enter(limiter, request, in_flight),
+            None => {
+                self.decision.count();
+                self.forward(limiter, request, in_flight, None)
+            }
+            Some(mut denial) => {
+                self.decision.count();
+                self.deny(limiter, request, &route, &mut denial)
+            }
+        }
+    }
+
+    /// Goes on with a request that is kept out and was counted as if it were not. Operators see
+    /// limits as they are without it.
+    #[cold]
+    fn conclude_kept_out<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
+        limiter: &mut RateLimit<S>,
+        request: Q,
+        kept_out: KeptOut,
+        in_flight: Option<InFlight>,
+    ) -> ResponseState<S::Future, S::ResponseBody> {
+        let store = Some(self.waited());
+        let decision = &mut self.decision;
+        let verdict = decision.verdict(Disposition::Denied);
+        let kept_out = kept_out.decided(Verdict { store, ..verdict });
+        let charges = decision.charges(&limiter.settings.backend);
+        let route = Arc::clone(&decision.route);
+        let mut context = decision.status(Verdict::new(Disposition::Denied));
+        context.hold(charges.map(HeldCharges::new));
+        context.in_flight = in_flight;
+        kept_out.treat(&mut limiter.inner, request, &route, context)
+    }
+
+    /// Lets the request through.
+    pub(super) fn forward<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
+        limiter: &mut RateLimit<S>,
+        request: Q,
+        in_flight: Option<InFlight>,
+        slot: Option<UpstreamSlot>,
+    ) -> ResponseState<S::Future, S::ResponseBody> {
+        let store = self.waited();
+        let sample = DecoySample::new(&self.decision.route, &request);
+        let mut upload = sample.as_ref().and_then(|sample| sample.upload());
+        let charges = self.decision.charges(&limiter.settings.backend);
+        let mut context = Box::new(self.decision.allowed(in_flight, charges.clone()));
+        context.verdict.store = Some(store);
+        context.hold(sample);
+        if let Some(slot) = slot {
+            context.hold_slot(slot, &request, &mut upload, charges.as_ref());
+        }
+        let is_by_json = charges
+            .as_ref()
+            .is_some_and(|charges| charges.are_by_json());
+        let meter = charges.filter(|charges| charges.is_by_body());
+        let mut request = request.map(|body| Metered::new(body, meter, upload));
+        if is_by_json {
+            // What is coded cannot be read.
+            request.headers_mut().remove(ACCEPT_ENCODING);
+        }
+        if let Some(in_flight) = &context.in_flight {
+            request.extensions_mut().insert(in_flight.clone());
+        }
+        ResponseState::Forwarding {
+            future: limiter.inner.call(request),
+            context,
+        }
+    }
+
+    /// Refuses a request without a value that a limit must have.
+    fn deny_missing<Q: LimitedRequest, F, R: Send + 'static>(
+        &mut self,
+        request: Q,
+        missing: &MissingValue,
+    ) -> ResponseState<F, R> {
+        let route = Arc::clone(&self.decision.route);
+        let context = self.decision.lacking(missing);
+        match &route.policy.on_denied {
+            OnDenied::Shadow(shadow) => shadowed(shadow, request, context),
+            OnDenied::Reject(_) => {
+                let mut response = rejection::missing(&missing.limit, &missing.source);
+                let strikes = context.complete(&mut response);
+                ResponseState::answered(response, strikes)
+            }
+        }
+    }
+
+    /// Answers a request that limits deny. A flood of them moves nothing that is large.
+    #[inline(always)]
+    fn deny<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
+        limiter: &RateLimit<S>,
+        request: Q,
+        route: &Arc<RouteState>,
+        denial: &mut Denial<'_>,
+    ) -> ResponseState<S::Future, S::ResponseBody> {
+        #[cfg(feature = "gateway")]
+        if let Some(forwarded) = &limiter.settings.forwarded {
+            forwarded.count_denied(&request);
+        }
+        let store = self.waited();
+        let rejection = match &route.policy.on_denied {
+            OnDenied::Reject(rejection) => rejection,
+            OnDenied::Shadow(shadow) => {
+                let mut context = self.decision.denied(denial);
+                context.verdict.store = Some(store);
+                return shadowed(shadow, request, context);
+            }
+        };
+        let waits = &limiter.settings.waits;
+        waits.spread(&mut self.decision, denial);
+        let verdict = self.decision.denied_by(denial);
+        let retry_in = denial.told_wait();
+        let empty = rejection::in_memory_of(request);
+        let mut response = match &limiter.settings.respond {
+            Some(respond) => {
+                let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
+                let limit = &*denial.limit();
+                respond(&Denied { limit, retry_after }).map(ResponseBody::full)
+            }
+            None => {
+                let status = rejection.status_after(retry_in);
+                rejection::reject(empty, rejection, status, denial.document(status), retry_in)
+            }
+        };
+        let queried = &self.decision.queried;
+        show_limits(route, queried, Shown::Denial, &mut response);
+        let strictest = || route.policy.strictest(queried);
+        response.extensions_mut().insert(Verdict {
+            store: Some(store),
+            strictest: is_logged().then(strictest).flatten(),
+            ..verdict
+        });
+        let bans = self.decision.bans.take();
+        let strikes = bans.map_or_else(PendingTasks::new, |mut bans| bans.striking());
+        ResponseState::answered(response, strikes)
+    }
+}
+
+/// Refuses a request whose client nothing has identified, where a limit counts addresses. One
+/// bucket for all of them would let one client use up what others need.
+fn unidentified<F, R>() -> ResponseState<F, R> {
+    tracing::error!(
+        target: "weir::middleware::rate_limit::pipeline",
+        "a limit counts addresses, and the server leaves none in the request's extensions"
+    );
+    let detail = "The client's address is not known.";
+    let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail);
+    let mut response = ResponseBody::problem(problem);
+    let verdict = Verdict::new(Disposition::Unavailable);
+    response.extensions_mut().insert(verdict);
+    ResponseState::answered(response, PendingTasks::new())
+}
