@@ -6,8 +6,8 @@ pub use weir_config::load;
 pub use weir_http::request::{BoxedRequest, HttpRequest};
 pub use weir_middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 pub use weir_proxy::{Proxy, Upstream, UpstreamSettings};
+pub use weir_redis::{Connect, Socket};
 pub use weir_runtime::blocking::run_inline;
 pub use weir_server::{
     AdminBody, Connection, Draining, Http, HttpSettings, RequestBody, Transport, service_fn,
 };
-pub use weir_store::{Connect, Socket};

@@ -29,15 +29,15 @@
 //! # }
 //! ```
 
+#[cfg(feature = "redis")]
+pub use weir_redis::{
+    HotBuckets, LoginPart, PrefetchStore, Prefetching, Redis, RedisLogin, RedisNodes,
+    RedisSettings, RedisUrlError,
+};
 pub use weir_store::{
     BreakerSettings, Call, ChangedList, ClockOffset, ClockSource, DecisionClock, DecisionSource,
     DenialCache, DenialCached, GuardSettings, Guarded, HealthCheck, KeyScan, LeaseGuard, Leased,
     Leases, Memory, MemoryLeases, MemorySettings, MemoryStats, NodeChange, Observer, OnFailure,
     Outcome, Owed, OwedBatch, PendingReply, Reachability, Remote, ScanPosition, ScannedKeys,
     SharedEntry, SharedLists, SharedTexts, Store, StoreClock, StoreError, StoreFuture, Unobserved,
-};
-#[cfg(feature = "redis")]
-pub use weir_store::{
-    HotBuckets, LoginPart, PrefetchStore, Prefetching, Redis, RedisLogin, RedisNodes,
-    RedisSettings, RedisUrlError,
 };

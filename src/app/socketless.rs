@@ -10,8 +10,8 @@ use http::{Request, Response};
 use tower::{Service, ServiceExt};
 use weir_config::StoreSettings;
 use weir_middleware::{Peer, RequestContext};
+use weir_redis::Connect;
 use weir_server::{AdminApi, AdminBody, Connection, Drain, RequestBody};
-use weir_store::Connect;
 use weir_telemetry::{Metrics, PageFormat};
 
 use super::RunError;

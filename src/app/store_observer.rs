@@ -9,9 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use weir_store::{
-    Call, ClockOffset, DecisionClock, ErrorReply, NodeChange, Observer, OnFailure, StoreError,
-};
+use weir_redis::ErrorReply;
+use weir_store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
 use weir_telemetry::events::{self, Chain, LastWarnings};
 use weir_telemetry::{Metrics, StoreCallMetrics};
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use weir_config::{RedisStore, StoreSettings};
 use weir_limit::time::{Clock, SystemClock};
+use weir_redis::{HotBuckets, Prefetching, Redis};
 use weir_rules::Limit;
 use weir_store::{
-    DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, KeyScan, Leases,
-    Memory, Observer, OnFailure, Prefetching, Reachability, Redis, SharedLists, SharedTexts, Store,
+    DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, KeyScan, Leases, Memory,
+    Observer, OnFailure, Reachability, SharedLists, SharedTexts, Store,
 };
 use weir_telemetry::Metrics;
 

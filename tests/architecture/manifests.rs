@@ -65,11 +65,11 @@ fn the_frame_of_the_configuration_depends_on_no_other_crate_of_ours() {
 }
 
 #[test]
-fn only_the_store_speaks_to_redis() {
+fn only_one_crate_speaks_to_redis() {
     let all = dependencies();
     let users = all.iter().filter(|(_, names)| names.contains("redis"));
     let users: Vec<_> = users.map(|(name, _)| name.as_str()).collect();
-    assert_eq!(users, ["weir-store"]);
+    assert_eq!(users, ["weir-redis"]);
     let root = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
     assert!(!root.unwrap().contains("\nredis.workspace"));
 }

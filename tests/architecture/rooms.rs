@@ -136,8 +136,8 @@ const FEATURES: [Feature; 25] = [
         rooms: &[
             "crates/limit/src/in_flight.rs",
             "crates/store/src/memory/leases.rs",
-            "crates/store/src/redis/lease_commands.rs",
-            "crates/store/src/redis/leases.rs",
+            "crates/redis/src/lease_commands.rs",
+            "crates/redis/src/leases.rs",
             "crates/middleware/src/rate_limit/in_flight.rs",
             "crates/middleware/src/rate_limit/lease_request.rs",
         ],
@@ -147,7 +147,7 @@ const FEATURES: [Feature; 25] = [
         name: "prefetched units",
         rooms: &[
             "crates/limit/src/prefetch.rs",
-            "crates/store/src/prefetch/",
+            "crates/redis/src/prefetch/",
             "crates/config/src/limits/prefetch.rs",
         ],
         words: &["prefetch*"],

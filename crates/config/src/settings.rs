@@ -19,12 +19,13 @@ use weir_middleware::{
     Redirect, RequestBounds, ResponseSteps, RouteAction, RoutePolicy, Treatment, UpstreamId,
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
+use weir_redis::RedisSettings;
 use weir_rules::{
     AccountRules, ClientRules, HashKey, HostPattern, Limit, LimitUse, Override, RemoteKeys,
     RouteMatcher, RouteTable, SecretHash, SubjectHash,
 };
 use weir_server::{AltService, Certificates, HttpSettings};
-use weir_store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
+use weir_store::{ClockSource, GuardSettings, MemorySettings};
 use weir_telemetry::LogSettings;
 use weir_yaml::{Diagnostics, HumanDuration};
 

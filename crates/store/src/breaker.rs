@@ -219,7 +219,7 @@ impl Reachability {
 }
 
 /// One worker's breaker, of the store as a whole or of one node.
-pub(super) struct Breaker {
+pub struct Breaker {
     node: Option<Arc<str>>,
     settings: BreakerSettings,
     /// Failures in a row.
@@ -236,8 +236,7 @@ impl Breaker {
     }
 
     /// The breaker of the node at this address.
-    #[cfg(feature = "redis")]
-    pub(super) fn for_node(
+    pub fn for_node(
         node: Arc<str>,
         settings: BreakerSettings,
         reachability: Arc<Reachability>,
@@ -265,7 +264,8 @@ impl Breaker {
         self.settings
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether no call is to be made.
+    pub fn is_open(&self) -> bool {
         *self.open.borrow()
     }
 
@@ -281,7 +281,7 @@ impl Breaker {
     }
 
     /// Counts how a call went. A success that comes in late does not close an open breaker.
-    pub(super) fn record(&self, failure: Option<&StoreError>) {
+    pub fn record(&self, failure: Option<&StoreError>) {
         // A store that refuses a command of one limit is there for all others, and one that lost a
         // node is there for what is on others.
         let Some(error) = failure.filter(|error| !error.is_partial()) else {
@@ -371,13 +371,14 @@ impl Drop for Breaker {
 /// Waits that double up to a greatest one, each cut at random by up to a half, so that many
 /// gateways do not come back to a Redis in step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Backoff {
+pub struct Backoff {
     next: Duration,
     greatest: Duration,
 }
 
 impl Backoff {
-    pub(super) fn new(first: Duration, greatest: Duration) -> Self {
+    /// Begins with the wait `first`.
+    pub fn new(first: Duration, greatest: Duration) -> Self {
         Self {
             next: first.min(greatest),
             greatest,
@@ -385,7 +386,7 @@ impl Backoff {
     }
 
     /// The next wait.
-    pub(super) fn wait(&mut self) -> Duration {
+    pub fn wait(&mut self) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(self.greatest);
         wait.mul_f64(rand::random_range(0.5..=1.0))
@@ -393,7 +394,7 @@ impl Backoff {
 }
 
 /// A task that ends when this is dropped.
-pub(super) struct CircuitSupervisor(JoinHandle<()>);
+pub struct CircuitSupervisor(JoinHandle<()>);
 
 impl Drop for CircuitSupervisor {
     fn drop(&mut self) {
@@ -404,11 +405,7 @@ impl Drop for CircuitSupervisor {
 impl CircuitSupervisor {
     /// Supervises a breaker by what the server says. An answer that takes longer than `timeout` is
     /// not one. Must be called on a tokio runtime.
-    pub(super) fn spawn(
-        server: Arc<impl HealthCheck>,
-        breaker: Arc<Breaker>,
-        timeout: Duration,
-    ) -> Self {
+    pub fn spawn(server: Arc<impl HealthCheck>, breaker: Arc<Breaker>, timeout: Duration) -> Self {
         let circuit = Circuit {
             server,
             breaker,

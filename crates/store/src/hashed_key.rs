@@ -5,7 +5,7 @@ use weir_limit::BucketKey;
 
 /// Hashes bucket keys with SipHash-1-3 under a random key, so that a client cannot find subjects
 /// that collide.
-pub(super) struct KeyHasher(SipHasher13);
+pub struct KeyHasher(SipHasher13);
 
 /// Stands for a bucket key: 64 bits, of which tables take the lowest for a place or a shard, and
 /// compare the highest.
@@ -14,20 +14,21 @@ pub(super) struct KeyHasher(SipHasher13);
 /// bits beside those of the shard, with a chance of less than one in 180,000 among ten million
 /// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HashedKey {
+pub struct HashedKey {
     /// Picks a shard or a place by its lowest bits.
-    pub(super) shard: u64,
+    pub shard: u64,
     /// Identifies the key there; never zero, which means "empty" in the tables.
-    pub(super) tag: u64,
+    pub tag: u64,
 }
 
 impl KeyHasher {
     /// A hasher with a key of its own.
-    pub(super) fn random() -> Self {
+    pub fn random() -> Self {
         Self(SipHasher13::new_with_key(&rand::random()))
     }
 
-    pub(super) fn hash(&self, key: &BucketKey) -> HashedKey {
+    /// Stands for a key as long as this hasher is used.
+    pub fn hash(&self, key: &BucketKey) -> HashedKey {
         let hash = self.0.hash(key.as_bytes());
         HashedKey {
             shard: hash,

@@ -1,12 +1,11 @@
-//! What keeps buckets: memory or Redis, and the wrappers that make a remote store safe to wait for.
+//! What keeps buckets: the traits of a store, memory, and the wrappers that make a remote store, as
+//! that of `weir-redis`, safe to wait for.
 //!
 //! A [`Store`] owns atomicity and [`weir_limit`] owns arithmetic: a batch is checked and taken by
 //! one call, never by a read and a later write. The crate `weir` has what is promised of it to
 //! users, as `weir::store`; what else is public here serves Weir's other crates.
 
 #![forbid(unsafe_code)]
-// A limiter in memory leaves out what calls some of the code that it shares with Redis.
-#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports))]
 
 mod breaker;
 mod clock;
@@ -15,10 +14,8 @@ mod guarded;
 mod hashed_key;
 mod memory;
 mod observer;
-#[cfg(feature = "redis")]
-mod prefetch;
-#[cfg(feature = "redis")]
-mod redis;
+#[cfg(any(test, feature = "testing"))]
+pub mod tests;
 
 use std::any::Any;
 use std::fmt;
@@ -34,23 +31,13 @@ use thiserror::Error;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKeys, Claims, Decision, Transaction};
 
-#[cfg(all(feature = "redis", any(test, fuzzing, feature = "fuzzing")))]
-pub use self::redis::fuzzing;
-#[cfg(feature = "internals")]
-pub use self::redis::{Connect, Socket, Stream};
-#[cfg(feature = "redis")]
-pub use self::redis::{
-    ErrorReply, LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError,
-    UsedAlgorithms,
-};
-pub use breaker::{BreakerSettings, Reachability};
+pub use breaker::{Backoff, Breaker, BreakerSettings, CircuitSupervisor, Reachability};
 pub use clock::{ClockSource, DecisionClock, StoreClock};
 pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
+pub use hashed_key::{HashedKey, KeyHasher};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, ClockOffset, NodeChange, Observer, Unobserved};
-#[cfg(feature = "redis")]
-pub use prefetch::{HotBuckets, PrefetchStore, Prefetching};
 
 /// Remembers buckets.
 ///
@@ -379,8 +366,8 @@ impl StoreError {
     }
 
     /// The failure of a node in a call of which other nodes allowed their part.
-    #[cfg(feature = "redis")]
-    fn with_allowed(self, outcome: Outcome) -> Self {
+    #[doc(hidden)]
+    pub fn with_allowed(self, outcome: Outcome) -> Self {
         match self {
             Self::Node { node, source, .. } => Self::Node {
                 node,
@@ -392,7 +379,8 @@ impl StoreError {
     }
 
     /// The same without what other nodes allowed, and that.
-    fn split_allowed(self) -> (Self, Option<Outcome>) {
+    #[doc(hidden)]
+    pub fn split_allowed(self) -> (Self, Option<Outcome>) {
         match self {
             Self::Node {
                 node,
@@ -412,8 +400,8 @@ impl StoreError {
 
     /// The same with the name of the key that holds something else: whoever looks for it has to know
     /// it.
-    #[cfg(feature = "redis")]
-    fn about_key(self, key: &dyn fmt::Display) -> Self {
+    #[doc(hidden)]
+    pub fn about_key(self, key: &dyn fmt::Display) -> Self {
         match self {
             Self::WrongType(error) => Self::WrongType(format!("{key}: {error}").into()),
             Self::Node {
@@ -481,7 +469,8 @@ impl Owed {
     }
 
     /// The part of a GCRA bucket's debt that the cost makes up now.
-    fn debt(&self, now: Timestamp) -> Option<Nanos> {
+    #[doc(hidden)]
+    pub fn debt(&self, now: Timestamp) -> Option<Nanos> {
         let increment = self.transaction.quota.increment(self.transaction.cost)?;
         Some(increment.min(self.until.since(now)))
     }
@@ -636,7 +625,7 @@ impl<L: Leases + ?Sized> Leases for Arc<L> {
 
 /// The decisions about claims, each beside this many other requests; and whether one of them
 /// denies, so that none may take.
-fn decide_claims(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
+pub fn decide_claims(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
     let pairs = || claims.iter().zip(others);
     let denied = pairs().any(|(claim, &others)| claim.is_denied_beside(others));
     let decisions = pairs().map(|(claim, &others)| {
@@ -648,6 +637,3 @@ fn decide_claims(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
     });
     (decisions.collect(), denied)
 }
-
-#[cfg(test)]
-mod tests;

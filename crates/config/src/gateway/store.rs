@@ -3,10 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use weir_store::{
-    ClockSource, GuardSettings, LoginPart, MemorySettings, RedisLogin, RedisNodes, RedisSettings,
-    RedisUrlError,
-};
+use weir_redis::{LoginPart, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
+use weir_store::{ClockSource, GuardSettings, MemorySettings};
 use weir_yaml::{HumanDuration, Lowered, Lowering, Secret, Span, SpanOf, Spanned, WordOr};
 
 use super::schema;

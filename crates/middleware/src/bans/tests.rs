@@ -15,13 +15,14 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use weir_http::problem::NoResponse;
 use weir_limit::time::{Clock, ManualClock, Timestamp};
 use weir_limit::{Batch, BucketKeys, Mode, Quota};
+use weir_redis::{Redis, RedisSettings};
 use weir_rules::{
     AccessList, Ban, BanSchedule, Enforcement, HashKey, KeySource, Limit, LimitUse, Missing,
     PathPattern, PathSet, SpendWhen, StandingBans, StatusSet,
 };
 use weir_store::{
-    DecisionSource, DenialCache, DenialCached, Memory, MemorySettings, Outcome, OwedBatch, Redis,
-    RedisSettings, Store, StoreError, StoreFuture, Unobserved,
+    DecisionSource, DenialCache, DenialCached, Memory, MemorySettings, Outcome, OwedBatch, Store,
+    StoreError, StoreFuture, Unobserved,
 };
 use weir_telemetry::Disposition;
 use weir_testing::RedisServer;

@@ -19,10 +19,7 @@ use tokio::time::{self, Instant};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKeys, Claims, Transaction};
 
-#[cfg(feature = "redis")]
-use crate::PrefetchStore;
-use crate::breaker::CircuitSupervisor;
-use crate::breaker::{Breaker, BreakerSettings, Reachability};
+use crate::breaker::{Breaker, BreakerSettings, CircuitSupervisor, Reachability};
 use crate::{
     Call, ChangedList, DecisionSource, HealthCheck, KeyScan, LeaseGuard, Leased, Leases, Memory,
     Outcome, Owed, OwedBatch, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists,
@@ -480,16 +477,17 @@ impl<S: Remote + SharedTexts> SharedTexts for Guarded<S> {
     }
 }
 
-#[cfg(feature = "redis")]
-impl<S: Remote> PrefetchStore for Guarded<S> {
-    fn take_ahead(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+impl<S: Remote> Guarded<S> {
+    /// Decides like [`Store::decide`], as the kind of call that is named, with nothing in place of a
+    /// store that gives no answer. What a late reply shows as taken is given back.
+    pub fn decide_remote(&self, call: Call, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
             return StoreFuture::failed(StoreError::OutOfReach);
         }
         StoreFuture::waiting(async move {
             let answer = guard.store.decide(&batch, now);
-            match guard.in_time(Call::Prefetch, answer).await {
+            match guard.in_time(call, answer).await {
                 Ok(outcome) => Ok(outcome),
                 Err(CallFailure { error, call }) => {
                     if call.is_late {
@@ -501,7 +499,8 @@ impl<S: Remote> PrefetchStore for Guarded<S> {
         })
     }
 
-    fn give_back(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+    /// Gives back to the store alone all that a batch took.
+    pub fn refund_remote(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
             return StoreFuture::failed(StoreError::OutOfReach);

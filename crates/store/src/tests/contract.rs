@@ -10,7 +10,7 @@ use weir_limit::{Batch, BucketKeys, Decision, Mode, Quota, Transaction};
 use crate::{DecisionSource, Outcome, Owed, OwedBatch, Store, StoreFuture};
 
 /// A store under test.
-pub(crate) trait Subject {
+pub trait Subject {
     fn store(&self) -> &dyn Store;
 
     /// Waits until nothing that a call left behind is under way.
@@ -20,9 +20,10 @@ pub(crate) trait Subject {
 }
 
 /// Runs the contract on the subjects that `$new` makes.
+#[macro_export]
 macro_rules! store_contract {
     ($new:expr) => {
-        $crate::tests::contract::store_contract!(contract: $new;
+        $crate::store_contract!(contract: $new;
             a_full_bucket_gives_its_burst_and_then_denies,
             units_come_back_one_each_emission_interval,
             what_is_denied_by_one_limit_takes_from_none,
@@ -43,7 +44,7 @@ macro_rules! store_contract {
             an_empty_batch_is_allowed,
             concurrent_requests_share_the_burst_exactly,
         );
-        $crate::tests::contract::store_contract!(window_contract: $new;
+        $crate::store_contract!(window_contract: $new;
             a_window_gives_its_count_and_then_denies_until_it_has_passed,
             old_units_of_sliding_windows_make_room_for_new_ones,
             a_batch_of_all_algorithms_takes_from_all_or_from_none,
@@ -62,7 +63,7 @@ macro_rules! store_contract {
             the_greatest_window_counts,
             concurrent_requests_share_a_window_exactly,
         );
-        $crate::tests::contract::store_contract!(definitions: $new;
+        $crate::store_contract!(definitions: $new;
             two_definitions_in_turn_admit_the_laxer_one_and_a_burst_of_the_stricter,
             a_limit_that_is_lowered_and_raised_again_hands_out_nothing,
             a_lowered_limit_admits_by_its_own_rate_before_the_old_period_is_over,
@@ -70,7 +71,7 @@ macro_rules! store_contract {
             what_a_stricter_definition_did_not_spend_it_gives_back_to_the_laxer_one,
             random_definitions_in_random_turns_keep_to_the_bound,
         );
-        $crate::tests::contract::store_contract!(laws: $new;
+        $crate::store_contract!(laws: $new;
             each_mode_denies_and_takes_as_it_says,
             no_more_passes_than_the_algorithm_promises,
             who_is_denied_is_let_in_at_his_retry_and_not_before,
@@ -87,51 +88,51 @@ macro_rules! store_contract {
         )*
     };
 }
-pub(crate) use store_contract;
+pub use crate::store_contract;
 
 /// A moment of the year 2025.
-pub(crate) const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
+pub const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
 
 /// Ten units at once, one more each minute: long enough for no test to be slow.
-pub(crate) fn quota() -> Quota {
+pub fn quota() -> Quota {
     Quota::new(10, 1, Duration::from_secs(60)).unwrap()
 }
 
-pub(crate) fn spend(key: &str, cost: u64) -> Transaction {
+pub fn spend(key: &str, cost: u64) -> Transaction {
     Transaction::new(key.into(), quota(), NonZeroU64::new(cost).unwrap())
 }
 
-pub(crate) fn of_mode(mode: Mode, key: &str, cost: u64) -> Transaction {
+pub fn of_mode(mode: Mode, key: &str, cost: u64) -> Transaction {
     Transaction {
         mode,
         ..spend(key, cost)
     }
 }
 
-pub(crate) fn batch(transactions: impl IntoIterator<Item = Transaction>) -> Batch {
+pub fn batch(transactions: impl IntoIterator<Item = Transaction>) -> Batch {
     transactions.into_iter().collect()
 }
 
 /// All that these took, whenever that was.
-pub(crate) fn owed(taken: impl IntoIterator<Item = Transaction>) -> OwedBatch {
+pub fn owed(taken: impl IntoIterator<Item = Transaction>) -> OwedBatch {
     taken.into_iter().map(Owed::whole).collect()
 }
 
-pub(crate) fn minutes(count: u64) -> Nanos {
+pub fn minutes(count: u64) -> Nanos {
     Nanos::from_secs(60 * count)
 }
 
-pub(crate) async fn decide(subject: &impl Subject, batch: Batch, now: Timestamp) -> Outcome {
+pub async fn decide(subject: &impl Subject, batch: Batch, now: Timestamp) -> Outcome {
     subject.store().decide(&batch, now).await.unwrap()
 }
 
-pub(crate) async fn decide_one(subject: &impl Subject, transaction: Transaction) -> Decision {
+pub async fn decide_one(subject: &impl Subject, transaction: Transaction) -> Decision {
     let outcome = decide(subject, batch([transaction]), NOW).await;
     outcome.decisions[0].unwrap()
 }
 
 /// The units that a bucket has left, once all is settled.
-pub(crate) async fn remaining(subject: &impl Subject, key: &str, now: Timestamp) -> u64 {
+pub async fn remaining(subject: &impl Subject, key: &str, now: Timestamp) -> u64 {
     subject.settled().await.unwrap();
     let look = batch([of_mode(Mode::CheckOnly, key, 1)]);
     decide(subject, look, now).await.decisions[0]
@@ -147,7 +148,7 @@ async fn refund(subject: &impl Subject, transaction: Transaction, now: Timestamp
         .unwrap();
 }
 
-pub(crate) async fn a_full_bucket_gives_its_burst_and_then_denies(subject: &impl Subject) {
+pub async fn a_full_bucket_gives_its_burst_and_then_denies(subject: &impl Subject) {
     for left in (0..10).rev() {
         let decision = decide_one(subject, spend("L:a", 1)).await;
         assert!(decision.allowed);
@@ -160,7 +161,7 @@ pub(crate) async fn a_full_bucket_gives_its_burst_and_then_denies(subject: &impl
     assert!(decide_one(subject, spend("L:b", 1)).await.allowed);
 }
 
-pub(crate) async fn units_come_back_one_each_emission_interval(subject: &impl Subject) {
+pub async fn units_come_back_one_each_emission_interval(subject: &impl Subject) {
     assert!(decide_one(subject, spend("L:a", 10)).await.allowed);
     let early = Timestamp::from_nanos((NOW + minutes(1)).as_nanos() - 1);
     let denied = decide(subject, batch([spend("L:a", 1)]), early).await;
@@ -170,7 +171,7 @@ pub(crate) async fn units_come_back_one_each_emission_interval(subject: &impl Su
     assert_eq!(remaining(subject, "L:a", NOW + minutes(1000)).await, 10);
 }
 
-pub(crate) async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl Subject) {
+pub async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl Subject) {
     decide_one(subject, spend("L:empty", 10)).await;
     decide_one(subject, spend("L:some", 4)).await;
     let all = [
@@ -191,7 +192,7 @@ pub(crate) async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl S
     assert_eq!(remaining(subject, "L:some", NOW).await, 6);
 }
 
-pub(crate) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl Subject) {
+pub async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl Subject) {
     let check = |cost| of_mode(Mode::CheckOnly, "L:a", cost);
     let take = |cost| of_mode(Mode::SpendOnly, "L:a", cost);
     assert!(decide_one(subject, check(10)).await.allowed);
@@ -202,7 +203,7 @@ pub(crate) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl
     assert_eq!(remaining(subject, "L:a", NOW).await, 3);
 }
 
-pub(crate) async fn modes_that_never_deny_tell_whether_the_cost_fits(subject: &impl Subject) {
+pub async fn modes_that_never_deny_tell_whether_the_cost_fits(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 7)).await;
     for mode in [Mode::Peek, Mode::SpendOnly] {
         let crowded = decide_one(subject, of_mode(mode, "L:a", 4)).await;
@@ -217,16 +218,14 @@ pub(crate) async fn modes_that_never_deny_tell_whether_the_cost_fits(subject: &i
     assert_eq!((last.fits(), last.remaining), (true, 0));
 }
 
-pub(crate) async fn allow_only_neither_reads_nor_takes(subject: &impl Subject) {
+pub async fn allow_only_neither_reads_nor_takes(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 10)).await;
     let look = decide_one(subject, of_mode(Mode::AllowOnly, "L:a", 5)).await;
     assert_eq!((look.allowed, look.remaining), (true, 10));
     assert_eq!(remaining(subject, "L:a", NOW).await, 0);
 }
 
-pub(crate) async fn a_cost_above_the_burst_is_never_allowed_and_takes_nothing(
-    subject: &impl Subject,
-) {
+pub async fn a_cost_above_the_burst_is_never_allowed_and_takes_nothing(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 4)).await;
     let denied = decide_one(subject, spend("L:a", 11)).await;
     assert!(!denied.allowed);
@@ -235,7 +234,7 @@ pub(crate) async fn a_cost_above_the_burst_is_never_allowed_and_takes_nothing(
     assert_eq!((passed.allowed, passed.remaining), (true, 6));
 }
 
-pub(crate) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &impl Subject) {
+pub async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 4)).await;
     refund(subject, spend("L:a", 3), NOW).await;
     assert_eq!(remaining(subject, "L:a", NOW).await, 9);
@@ -247,7 +246,7 @@ pub(crate) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &
     assert_eq!(remaining(subject, "L:a", NOW).await, 9);
 }
 
-pub(crate) async fn the_last_that_was_lent_is_given_back_and_nothing_that_others_are_behind(
+pub async fn the_last_that_was_lent_is_given_back_and_nothing_that_others_are_behind(
     subject: &impl Subject,
 ) {
     let give_back = async |cost, latest| {
@@ -267,7 +266,7 @@ pub(crate) async fn the_last_that_was_lent_is_given_back_and_nothing_that_others
     assert_eq!(give_back(2, NOW + minutes(2)).await, 10);
 }
 
-pub(crate) async fn what_has_come_back_by_itself_is_not_given_back_again(subject: &impl Subject) {
+pub async fn what_has_come_back_by_itself_is_not_given_back_again(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 6)).await;
     for (minutes_left, left) in [(0, 4), (2, 6), (9, 9)] {
         let taken = Owed {
@@ -280,7 +279,7 @@ pub(crate) async fn what_has_come_back_by_itself_is_not_given_back_again(subject
     }
 }
 
-pub(crate) async fn a_refund_of_several_buckets_gives_each_its_own_part(subject: &impl Subject) {
+pub async fn a_refund_of_several_buckets_gives_each_its_own_part(subject: &impl Subject) {
     for key in ["L:a", "L:b", "L:c"] {
         decide_one(subject, spend(key, 6)).await;
     }
@@ -291,7 +290,7 @@ pub(crate) async fn a_refund_of_several_buckets_gives_each_its_own_part(subject:
     }
 }
 
-pub(crate) async fn a_reset_makes_each_of_its_buckets_full_and_no_other(subject: &impl Subject) {
+pub async fn a_reset_makes_each_of_its_buckets_full_and_no_other(subject: &impl Subject) {
     for key in ["L:a", "L:b", "L:c"] {
         decide_one(subject, spend(key, 10)).await;
     }
@@ -304,9 +303,7 @@ pub(crate) async fn a_reset_makes_each_of_its_buckets_full_and_no_other(subject:
     assert_eq!(remaining(subject, "L:c", NOW).await, 0);
 }
 
-pub(crate) async fn a_lowered_limit_takes_effect_at_once_and_stays_in_effect(
-    subject: &impl Subject,
-) {
+pub async fn a_lowered_limit_takes_effect_at_once_and_stays_in_effect(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 10)).await;
     let lowered = Transaction {
         quota: Quota::new(2, 1, Duration::from_secs(60)).unwrap(),
@@ -320,7 +317,7 @@ pub(crate) async fn a_lowered_limit_takes_effect_at_once_and_stays_in_effect(
 
 /// Nothing else asks for the bucket of a ban that holds, so it stayed as long as it was, and each
 /// check put its end off.
-pub(crate) async fn the_check_of_a_ban_that_was_shortened_cuts_it_and_a_look_does_not(
+pub async fn the_check_of_a_ban_that_was_shortened_cuts_it_and_a_look_does_not(
     subject: &impl Subject,
 ) {
     let of_mode = |mode| {
@@ -342,9 +339,7 @@ pub(crate) async fn the_check_of_a_ban_that_was_shortened_cuts_it_and_a_look_doe
     assert!(after.is_allowed());
 }
 
-pub(crate) async fn another_gateways_clock_may_be_ahead_within_the_tolerance(
-    subject: &impl Subject,
-) {
+pub async fn another_gateways_clock_may_be_ahead_within_the_tolerance(subject: &impl Subject) {
     let ahead = NOW + Nanos::new(900_000_000);
     decide(subject, batch([spend("L:a", 10)]), ahead).await;
     let denied = decide_one(subject, spend("L:a", 1)).await;
@@ -355,7 +350,7 @@ pub(crate) async fn another_gateways_clock_may_be_ahead_within_the_tolerance(
     assert_eq!(there.decisions[0].unwrap().reset_in, minutes(10));
 }
 
-pub(crate) async fn one_bucket_twice_in_a_batch_pays_twice(subject: &impl Subject) {
+pub async fn one_bucket_twice_in_a_batch_pays_twice(subject: &impl Subject) {
     let twice = |cost| batch([spend("L:a", cost), spend("L:a", cost)]);
     assert!(decide(subject, twice(4), NOW).await.is_allowed());
     assert_eq!(remaining(subject, "L:a", NOW).await, 2);
@@ -364,7 +359,7 @@ pub(crate) async fn one_bucket_twice_in_a_batch_pays_twice(subject: &impl Subjec
 }
 
 /// A tolerance of 2^62 ns, in one unit and in 2^62.
-pub(crate) async fn the_greatest_quota_counts(subject: &impl Subject) {
+pub async fn the_greatest_quota_counts(subject: &impl Subject) {
     let period = Duration::from_nanos(1 << 62);
     for (key, burst) in [("L:one", 1), ("L:many", 1 << 62)] {
         let all = Transaction {
@@ -380,11 +375,11 @@ pub(crate) async fn the_greatest_quota_counts(subject: &impl Subject) {
     }
 }
 
-pub(crate) async fn an_empty_batch_is_allowed(subject: &impl Subject) {
+pub async fn an_empty_batch_is_allowed(subject: &impl Subject) {
     assert!(decide(subject, Batch::new(), NOW).await.is_allowed());
 }
 
-pub(crate) async fn concurrent_requests_share_the_burst_exactly(subject: &impl Subject) {
+pub async fn concurrent_requests_share_the_burst_exactly(subject: &impl Subject) {
     let requests = (0..40).map(|_| decide(subject, batch([spend("L:a", 1)]), NOW));
     let outcomes = join_all(requests).await;
     let allowed = outcomes.iter().filter(|outcome| outcome.is_allowed());

@@ -53,7 +53,7 @@ fn bursts(quotas: &[Quota]) -> u64 {
 
 /// Each pair gave out a multiple of this: the gateway with the lesser tolerance cut the debt about
 /// once a second, and the other handed the difference out again.
-pub(crate) async fn two_definitions_in_turn_admit_the_laxer_one_and_a_burst_of_the_stricter(
+pub async fn two_definitions_in_turn_admit_the_laxer_one_and_a_burst_of_the_stricter(
     subject: &impl Subject,
 ) {
     let minute = Duration::from_secs(60);
@@ -79,9 +79,7 @@ pub(crate) async fn two_definitions_in_turn_admit_the_laxer_one_and_a_burst_of_t
     }
 }
 
-pub(crate) async fn a_limit_that_is_lowered_and_raised_again_hands_out_nothing(
-    subject: &impl Subject,
-) {
+pub async fn a_limit_that_is_lowered_and_raised_again_hands_out_nothing(subject: &impl Subject) {
     let [lax, strict] = [100, 10].map(|burst| Quota::new(burst, 100, HOUR).unwrap());
     assert_eq!(drain(subject, lax, NOW).await, 100);
     for flip in 1..20 {
@@ -91,7 +89,7 @@ pub(crate) async fn a_limit_that_is_lowered_and_raised_again_hands_out_nothing(
     }
 }
 
-pub(crate) async fn a_lowered_limit_admits_by_its_own_rate_before_the_old_period_is_over(
+pub async fn a_lowered_limit_admits_by_its_own_rate_before_the_old_period_is_over(
     subject: &impl Subject,
 ) {
     let old = Quota::new(100, 100, DAY).unwrap();
@@ -113,7 +111,7 @@ pub(crate) async fn a_lowered_limit_admits_by_its_own_rate_before_the_old_period
 }
 
 /// A gateway that only checked was denied for all of the old period.
-pub(crate) async fn a_lowered_limit_that_is_only_checked_admits_by_its_own_rate_as_well(
+pub async fn a_lowered_limit_that_is_only_checked_admits_by_its_own_rate_as_well(
     subject: &impl Subject,
 ) {
     let old = Quota::new(100, 100, DAY).unwrap();
@@ -125,7 +123,7 @@ pub(crate) async fn a_lowered_limit_that_is_only_checked_admits_by_its_own_rate_
     assert!(ask(subject, check, NOW + minutes(1)).await.allowed);
 }
 
-pub(crate) async fn what_a_stricter_definition_did_not_spend_it_gives_back_to_the_laxer_one(
+pub async fn what_a_stricter_definition_did_not_spend_it_gives_back_to_the_laxer_one(
     subject: &impl Subject,
 ) {
     let old = Quota::new(100, 100, DAY).unwrap();
@@ -150,12 +148,12 @@ pub(crate) async fn what_a_stricter_definition_did_not_spend_it_gives_back_to_th
     assert_eq!(drain(subject, new, now).await, 5);
 }
 
-pub(crate) async fn random_definitions_in_random_turns_keep_to_the_bound(subject: &impl Subject) {
+pub async fn random_definitions_in_random_turns_keep_to_the_bound(subject: &impl Subject) {
     Turns::run(subject, 4, 60, 2).await;
 }
 
 /// Random definitions of one limit, one or several in force at a time, and what passed.
-pub(crate) struct Turns {
+pub struct Turns {
     random: StdRng,
     quotas: Vec<Quota>,
     in_force: Vec<Quota>,
@@ -166,7 +164,7 @@ pub(crate) struct Turns {
 impl Turns {
     /// With two definitions the bound is theirs; each that is in force beside them may have its
     /// burst once more.
-    pub(crate) async fn run(subject: &impl Subject, rounds: u64, steps: usize, definitions: usize) {
+    pub async fn run(subject: &impl Subject, rounds: u64, steps: usize, definitions: usize) {
         let seed: u64 = rand::random();
         println!("seed {seed}");
         let mut lower_levels = 0;

@@ -104,7 +104,7 @@ impl<'a, S: Subject> Traffic<'a, S> {
     }
 }
 
-pub(crate) async fn each_mode_denies_and_takes_as_it_says(subject: &impl Subject) {
+pub async fn each_mode_denies_and_takes_as_it_says(subject: &impl Subject) {
     let mut seen = [[0; 2]; MODES.len()];
     for mut traffic in Traffic::each(subject) {
         for _ in 0..STEPS {
@@ -140,7 +140,7 @@ pub(crate) async fn each_mode_denies_and_takes_as_it_says(subject: &impl Subject
     assert!(seen.iter().flatten().all(|&times| times > 0), "{seen:?}");
 }
 
-pub(crate) async fn no_more_passes_than_the_algorithm_promises(subject: &impl Subject) {
+pub async fn no_more_passes_than_the_algorithm_promises(subject: &impl Subject) {
     for mut traffic in Traffic::each(subject) {
         let mut passed: Vec<Passed> = Vec::new();
         for _ in 0..STEPS {
@@ -197,7 +197,7 @@ fn came_back(quota: &Quota, time: Nanos) -> u64 {
     }
 }
 
-pub(crate) async fn who_is_denied_is_let_in_at_his_retry_and_not_before(subject: &impl Subject) {
+pub async fn who_is_denied_is_let_in_at_his_retry_and_not_before(subject: &impl Subject) {
     for mut traffic in Traffic::each(subject) {
         let mut denied = 0;
         for _ in 0..STEPS {
@@ -225,7 +225,7 @@ pub(crate) async fn who_is_denied_is_let_in_at_his_retry_and_not_before(subject:
     }
 }
 
-pub(crate) async fn a_refund_undoes_what_was_taken_and_nothing_else(subject: &impl Subject) {
+pub async fn a_refund_undoes_what_was_taken_and_nothing_else(subject: &impl Subject) {
     for mut traffic in Traffic::each(subject) {
         for _ in 0..STEPS {
             traffic.tick();

@@ -13,7 +13,7 @@ use crate::tests::support::eventually_some;
 use crate::{Leased, Leases, StoreFuture};
 
 /// Leases under test.
-pub(crate) trait Subject {
+pub trait Subject {
     fn leases(&self) -> &dyn Leases;
 
     /// Waits until all that was dropped is given back.
@@ -23,9 +23,10 @@ pub(crate) trait Subject {
 }
 
 /// Runs the contract on the subjects that `$new` makes.
+#[macro_export]
 macro_rules! lease_contract {
     ($new:expr) => {
-        $crate::tests::lease_contract::lease_contract!($new;
+        $crate::lease_contract!($new;
             as_many_requests_get_a_lease_as_there_are_places,
             a_place_is_free_again_when_its_lease_is_dropped,
             what_is_denied_by_one_limit_takes_no_place_of_another,
@@ -50,17 +51,17 @@ macro_rules! lease_contract {
         )*
     };
 }
-pub(crate) use lease_contract;
+pub use crate::lease_contract;
 
-pub(crate) fn claim(key: &str, most: u64) -> Claim {
+pub fn claim(key: &str, most: u64) -> Claim {
     Claim::new(key.into(), NonZeroU64::new(most).unwrap())
 }
 
-pub(crate) fn claims(claims: impl IntoIterator<Item = Claim>) -> Claims {
+pub fn claims(claims: impl IntoIterator<Item = Claim>) -> Claims {
     claims.into_iter().collect()
 }
 
-pub(crate) async fn acquire(subject: &impl Subject, all: Claims) -> Leased {
+pub async fn acquire(subject: &impl Subject, all: Claims) -> Leased {
     subject.leases().acquire(all, NOW).await.unwrap()
 }
 
@@ -88,7 +89,7 @@ fn shown(leased: &Leased) -> Vec<(bool, u64)> {
         .collect()
 }
 
-pub(crate) async fn as_many_requests_get_a_lease_as_there_are_places(subject: &impl Subject) {
+pub async fn as_many_requests_get_a_lease_as_there_are_places(subject: &impl Subject) {
     let mut held = Vec::new();
     for left in (0..3).rev() {
         let leased = take(subject, "L:a").await;
@@ -102,7 +103,7 @@ pub(crate) async fn as_many_requests_get_a_lease_as_there_are_places(subject: &i
     assert!(take(subject, "L:b").await.outcome.is_allowed());
 }
 
-pub(crate) async fn a_place_is_free_again_when_its_lease_is_dropped(subject: &impl Subject) {
+pub async fn a_place_is_free_again_when_its_lease_is_dropped(subject: &impl Subject) {
     let first = take(subject, "L:a").await;
     let second = take(subject, "L:a").await;
     assert_eq!(free(subject, "L:a").await, 1);
@@ -112,7 +113,7 @@ pub(crate) async fn a_place_is_free_again_when_its_lease_is_dropped(subject: &im
     assert_eq!(free(subject, "L:a").await, 3);
 }
 
-pub(crate) async fn what_is_denied_by_one_limit_takes_no_place_of_another(subject: &impl Subject) {
+pub async fn what_is_denied_by_one_limit_takes_no_place_of_another(subject: &impl Subject) {
     let held = acquire(subject, claims([claim("L:full", 1)])).await;
     let best_effort = Claim {
         mode: Mode::SpendOnly,
@@ -133,7 +134,7 @@ pub(crate) async fn what_is_denied_by_one_limit_takes_no_place_of_another(subjec
     assert_eq!(free(subject, "L:c").await, 3);
 }
 
-pub(crate) async fn other_kinds_of_claims_keep_to_what_they_are(subject: &impl Subject) {
+pub async fn other_kinds_of_claims_keep_to_what_they_are(subject: &impl Subject) {
     let of_mode = |mode| {
         claims([Claim {
             mode,
@@ -157,7 +158,7 @@ pub(crate) async fn other_kinds_of_claims_keep_to_what_they_are(subject: &impl S
     assert_eq!(free(subject, "L:a").await, 3);
 }
 
-pub(crate) async fn one_subject_twice_takes_two_places(subject: &impl Subject) {
+pub async fn one_subject_twice_takes_two_places(subject: &impl Subject) {
     let twice = || claims([claim("L:a", 3), claim("L:a", 3)]);
     let leased = acquire(subject, twice()).await;
     assert_eq!(shown(&leased), [(true, 2), (true, 1)]);
@@ -167,7 +168,7 @@ pub(crate) async fn one_subject_twice_takes_two_places(subject: &impl Subject) {
     assert_eq!(free(subject, "L:a").await, 3);
 }
 
-pub(crate) async fn fewer_places_hold_at_once_and_end_no_lease(subject: &impl Subject) {
+pub async fn fewer_places_hold_at_once_and_end_no_lease(subject: &impl Subject) {
     let mut held = Vec::new();
     for _ in 0..5 {
         held.push(acquire(subject, claims([claim("L:a", 9)])).await);
@@ -181,7 +182,7 @@ pub(crate) async fn fewer_places_hold_at_once_and_end_no_lease(subject: &impl Su
     assert!(take(subject, "L:a").await.outcome.is_allowed());
 }
 
-pub(crate) async fn deleted_leases_count_no_more_and_free_nothing(subject: &impl Subject) {
+pub async fn deleted_leases_count_no_more_and_free_nothing(subject: &impl Subject) {
     let (deleted, kept) = (take(subject, "L:a").await, take(subject, "L:b").await);
     let leases = subject.leases();
     let keys = ["L:a", "L:never-seen"].map(Into::into);
@@ -195,12 +196,12 @@ pub(crate) async fn deleted_leases_count_no_more_and_free_nothing(subject: &impl
     drop((after, kept));
 }
 
-pub(crate) async fn no_claims_are_granted_and_hold_nothing(subject: &impl Subject) {
+pub async fn no_claims_are_granted_and_hold_nothing(subject: &impl Subject) {
     let leased = acquire(subject, Claims::new()).await;
     assert!(leased.outcome.is_allowed() && leased.guard.is_empty());
 }
 
-pub(crate) async fn an_answer_that_nobody_waits_for_holds_nothing(subject: &impl Subject) {
+pub async fn an_answer_that_nobody_waits_for_holds_nothing(subject: &impl Subject) {
     for _ in 0..10 {
         let all = claims([claim("L:a", 3), claim("L:b", 3)]);
         // Asked for, but the answer is not taken unless it is there at once.
@@ -213,14 +214,14 @@ pub(crate) async fn an_answer_that_nobody_waits_for_holds_nothing(subject: &impl
     .await;
 }
 
-pub(crate) async fn of_many_at_once_as_many_get_in_as_there_are_places(subject: &impl Subject) {
+pub async fn of_many_at_once_as_many_get_in_as_there_are_places(subject: &impl Subject) {
     let requests = (0..40).map(|_| take(subject, "L:a"));
     let leased = join_all(requests).await;
     let allowed = leased.iter().filter(|leased| leased.outcome.is_allowed());
     assert_eq!(allowed.count(), 3);
 }
 
-pub(crate) async fn never_are_more_leases_held_than_there_are_places(subject: &impl Subject) {
+pub async fn never_are_more_leases_held_than_there_are_places(subject: &impl Subject) {
     let inside = Arc::<AtomicU64>::default();
     let client = async |granted: &AtomicU64| {
         while granted.load(Ordering::SeqCst) < 300 {
@@ -240,7 +241,7 @@ pub(crate) async fn never_are_more_leases_held_than_there_are_places(subject: &i
     assert_eq!(free(subject, "L:a").await, 3);
 }
 
-pub(crate) async fn the_greatest_number_of_places_counts(subject: &impl Subject) {
+pub async fn the_greatest_number_of_places_counts(subject: &impl Subject) {
     let leased = acquire(subject, claims([claim("L:a", u64::MAX)])).await;
     assert_eq!(shown(&leased), [(true, u64::MAX - 1)]);
     let one = acquire(subject, claims([claim("L:a", 1)])).await;

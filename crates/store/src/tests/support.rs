@@ -4,15 +4,17 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use weir_testing::PATIENCE;
 
 use crate::{Call, ClockOffset, NodeChange, Observer, StoreError};
+
+/// How long a test waits for what is to happen. Machines that build and test at once are slow.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until something holds.
 ///
 /// # Panics
 /// When it still does not after two minutes.
-pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         pause(what, deadline).await;
@@ -23,10 +25,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 ///
 /// # Panics
 /// When it still does not after two minutes.
-pub(crate) async fn eventually_some<T>(
-    what: &str,
-    mut attempt: impl AsyncFnMut() -> Option<T>,
-) -> T {
+pub async fn eventually_some<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = attempt().await {
@@ -43,7 +42,7 @@ async fn pause(what: &str, deadline: Instant) {
 
 /// Writes down what it is told.
 #[derive(Default)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     calls: Mutex<Vec<(Call, bool)>>,
     changes: Mutex<Vec<bool>>,
     node_changes: Mutex<Vec<String>>,
@@ -56,41 +55,41 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Each call and whether it was answered.
-    pub(crate) fn calls(&self) -> Vec<(Call, bool)> {
+    pub fn calls(&self) -> Vec<(Call, bool)> {
         self.calls.lock().clone()
     }
 
     /// Each measurement of the clock; none for those that failed.
-    pub(crate) fn offsets(&self) -> Vec<Option<ClockOffset>> {
+    pub fn offsets(&self) -> Vec<Option<ClockOffset>> {
         self.offsets.lock().clone()
     }
 
     /// The node of each measurement of one.
-    pub(crate) fn measured_nodes(&self) -> Vec<String> {
+    pub fn measured_nodes(&self) -> Vec<String> {
         self.nodes.lock().clone()
     }
 
     /// Each jump that the clock has followed, in seconds.
-    pub(crate) fn steps(&self) -> Vec<f64> {
+    pub fn steps(&self) -> Vec<f64> {
         self.steps.lock().clone()
     }
 
     /// Each change to reachable or not.
-    pub(crate) fn changes(&self) -> Vec<bool> {
+    pub fn changes(&self) -> Vec<bool> {
         self.changes.lock().clone()
     }
 
     /// Why commands are refused, each time; empty when none is any more.
-    pub(crate) fn refusals(&self) -> Vec<String> {
+    pub fn refusals(&self) -> Vec<String> {
         self.refusals.lock().clone()
     }
 
-    pub(crate) fn peculiarities(&self) -> Vec<String> {
+    pub fn peculiarities(&self) -> Vec<String> {
         self.peculiarities.lock().clone()
     }
 
     /// What happened to nodes: the name of each, and a word.
-    pub(crate) fn node_changes(&self) -> Vec<String> {
+    pub fn node_changes(&self) -> Vec<String> {
         self.node_changes.lock().clone()
     }
 }

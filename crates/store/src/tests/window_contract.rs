@@ -13,7 +13,7 @@ use weir_limit::{
 use crate::tests::contract::{Subject, batch, decide, minutes, owed, spend};
 
 /// The start of an hour of the year 2025, so that windows and sub-windows begin with it.
-pub(crate) const HOUR: Timestamp = Timestamp::from_nanos(1_749_999_600_000_000_000);
+pub const HOUR: Timestamp = Timestamp::from_nanos(1_749_999_600_000_000_000);
 
 const COUNT_DENIED: [Algorithm; 2] = [
     Algorithm::SlidingWindow { count_denied: true },
@@ -78,9 +78,7 @@ fn full_in(algorithm: Algorithm) -> Nanos {
     }
 }
 
-pub(crate) async fn a_window_gives_its_count_and_then_denies_until_it_has_passed(
-    subject: &impl Subject,
-) {
+pub async fn a_window_gives_its_count_and_then_denies_until_it_has_passed(subject: &impl Subject) {
     for algorithm in algorithms() {
         let full_in = full_in(algorithm);
         for units in (0..10).rev() {
@@ -108,7 +106,7 @@ pub(crate) async fn a_window_gives_its_count_and_then_denies_until_it_has_passed
     }
 }
 
-pub(crate) async fn old_units_of_sliding_windows_make_room_for_new_ones(subject: &impl Subject) {
+pub async fn old_units_of_sliding_windows_make_room_for_new_ones(subject: &impl Subject) {
     for algorithm in algorithms().into_iter().skip(3) {
         let full_in = full_in(algorithm);
         ask(subject, take(algorithm, 4), HOUR).await;
@@ -126,7 +124,7 @@ pub(crate) async fn old_units_of_sliding_windows_make_room_for_new_ones(subject:
     }
 }
 
-pub(crate) async fn a_batch_of_all_algorithms_takes_from_all_or_from_none(subject: &impl Subject) {
+pub async fn a_batch_of_all_algorithms_takes_from_all_or_from_none(subject: &impl Subject) {
     let all = |cost| {
         let windows = algorithms().map(|algorithm| take(algorithm, cost));
         batch(windows.into_iter().chain([spend("L:gcra", cost)]))
@@ -158,7 +156,7 @@ pub(crate) async fn a_batch_of_all_algorithms_takes_from_all_or_from_none(subjec
     );
 }
 
-pub(crate) async fn windows_know_all_kinds_of_transactions(subject: &impl Subject) {
+pub async fn windows_know_all_kinds_of_transactions(subject: &impl Subject) {
     for algorithm in algorithms() {
         let check = |cost| of_mode(Mode::CheckOnly, algorithm, cost);
         let best_effort = |cost| of_mode(Mode::SpendOnly, algorithm, cost);
@@ -183,7 +181,7 @@ pub(crate) async fn windows_know_all_kinds_of_transactions(subject: &impl Subjec
     }
 }
 
-pub(crate) async fn windows_are_refunded_at_most_what_was_taken_and_reset(subject: &impl Subject) {
+pub async fn windows_are_refunded_at_most_what_was_taken_and_reset(subject: &impl Subject) {
     for algorithm in algorithms() {
         let refund = async |transaction| {
             let answer = subject.store().refund(owed([transaction]), HOUR).await;
@@ -205,7 +203,7 @@ pub(crate) async fn windows_are_refunded_at_most_what_was_taken_and_reset(subjec
     }
 }
 
-pub(crate) async fn a_windows_changed_count_holds_at_once_and_what_is_used_stays_used(
+pub async fn a_windows_changed_count_holds_at_once_and_what_is_used_stays_used(
     subject: &impl Subject,
 ) {
     for algorithm in algorithms() {
@@ -226,7 +224,7 @@ pub(crate) async fn a_windows_changed_count_holds_at_once_and_what_is_used_stays
 }
 
 /// A day's units count in the hour that follows the change, and no longer.
-pub(crate) async fn a_windows_changed_period_holds_at_once_and_what_is_used_stays_used(
+pub async fn a_windows_changed_period_holds_at_once_and_what_is_used_stays_used(
     subject: &impl Subject,
 ) {
     for algorithm in algorithms() {
@@ -250,7 +248,7 @@ pub(crate) async fn a_windows_changed_period_holds_at_once_and_what_is_used_stay
     }
 }
 
-pub(crate) async fn a_changed_algorithm_begins_anew(subject: &impl Subject) {
+pub async fn a_changed_algorithm_begins_anew(subject: &impl Subject) {
     for algorithm in algorithms().into_iter().chain(COUNT_DENIED) {
         let transaction = Transaction {
             key: "L:a".into(),
@@ -263,7 +261,7 @@ pub(crate) async fn a_changed_algorithm_begins_anew(subject: &impl Subject) {
     assert!(ask(subject, spend("L:a", 10), HOUR).await.allowed);
 }
 
-pub(crate) async fn a_gateway_that_is_ahead_in_the_next_window_is_given_no_window_twice(
+pub async fn a_gateway_that_is_ahead_in_the_next_window_is_given_no_window_twice(
     subject: &impl Subject,
 ) {
     for algorithm in algorithms() {
@@ -280,7 +278,7 @@ pub(crate) async fn a_gateway_that_is_ahead_in_the_next_window_is_given_no_windo
     }
 }
 
-pub(crate) async fn one_window_twice_in_a_batch_pays_twice(subject: &impl Subject) {
+pub async fn one_window_twice_in_a_batch_pays_twice(subject: &impl Subject) {
     for algorithm in algorithms() {
         let twice = |cost| batch([take(algorithm, cost), take(algorithm, cost)]);
         assert!(decide(subject, twice(4), HOUR).await.is_allowed());
@@ -291,7 +289,7 @@ pub(crate) async fn one_window_twice_in_a_batch_pays_twice(subject: &impl Subjec
     }
 }
 
-pub(crate) async fn denials_that_are_counted_put_off_the_next_unit(subject: &impl Subject) {
+pub async fn denials_that_are_counted_put_off_the_next_unit(subject: &impl Subject) {
     for algorithm in COUNT_DENIED {
         assert!(ask(subject, take(algorithm, 10), HOUR).await.allowed);
         for minute in [20, 40] {
@@ -333,7 +331,7 @@ pub(crate) async fn denials_that_are_counted_put_off_the_next_unit(subject: &imp
 
 /// Each denial by a gateway with the smaller count had a log forget all but so many units, and the
 /// other gateway gave out the rest again: without a bound, while a deployment rolls.
-pub(crate) async fn a_counted_denial_by_a_smaller_count_hands_out_nothing_to_a_greater_one(
+pub async fn a_counted_denial_by_a_smaller_count_hands_out_nothing_to_a_greater_one(
     subject: &impl Subject,
 ) {
     for algorithm in COUNT_DENIED {
@@ -351,7 +349,7 @@ pub(crate) async fn a_counted_denial_by_a_smaller_count_hands_out_nothing_to_a_g
 
 /// Clients name costs in headers. One of 2^64 - 1 was written unit by unit to a log in memory, and
 /// overflowed what Redis counts.
-pub(crate) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject: &impl Subject) {
+pub async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject: &impl Subject) {
     for algorithm in COUNT_DENIED {
         let full_in = full_in(algorithm);
         for _ in 0..3 {
@@ -366,9 +364,7 @@ pub(crate) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject
 }
 
 /// A subject's window began with a request that another limit denied.
-pub(crate) async fn a_window_from_a_first_request_on_begins_with_an_allowed_one(
-    subject: &impl Subject,
-) {
+pub async fn a_window_from_a_first_request_on_begins_with_an_allowed_one(subject: &impl Subject) {
     let first = Algorithm::FixedWindow(Alignment::FirstRequest);
     let never = Transaction {
         key: "L:never".into(),
@@ -408,7 +404,7 @@ pub(crate) async fn a_window_from_a_first_request_on_begins_with_an_allowed_one(
 }
 
 /// Redis reads first whether so much fits.
-pub(crate) async fn a_large_cost_is_taken_from_a_log_whole_or_not_at_all(subject: &impl Subject) {
+pub async fn a_large_cost_is_taken_from_a_log_whole_or_not_at_all(subject: &impl Subject) {
     let log = algorithms()[4];
     let of = |mode, cost| Transaction {
         quota: Quota::windowed(log, 1000, Duration::from_secs(3600)).unwrap(),
@@ -445,7 +441,7 @@ pub(crate) async fn a_large_cost_is_taken_from_a_log_whole_or_not_at_all(subject
     assert_eq!(ask(subject, spend_all(100), now).await.remaining, 0);
 }
 
-pub(crate) async fn the_greatest_window_counts(subject: &impl Subject) {
+pub async fn the_greatest_window_counts(subject: &impl Subject) {
     let most = (1 << 62) - 1;
     for algorithm in algorithms().into_iter().take(2) {
         let transaction = Transaction {
@@ -464,7 +460,7 @@ pub(crate) async fn the_greatest_window_counts(subject: &impl Subject) {
     }
 }
 
-pub(crate) async fn concurrent_requests_share_a_window_exactly(subject: &impl Subject) {
+pub async fn concurrent_requests_share_a_window_exactly(subject: &impl Subject) {
     for algorithm in algorithms().into_iter().chain(COUNT_DENIED) {
         let requests = (0..40).map(|_| decide(subject, batch([take(algorithm, 1)]), HOUR));
         let outcomes = join_all(requests).await;

@@ -12,7 +12,8 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 use weir_limit::time::SystemClock;
 use weir_limit::{Algorithm, Alignment, Mode, Transaction};
-use weir_store::{Memory, MemorySettings, Redis, RedisSettings, Unobserved};
+use weir_redis::{Redis, RedisSettings};
+use weir_store::{Memory, MemorySettings, Unobserved};
 use weir_testing::RedisServer;
 
 use super::*;
