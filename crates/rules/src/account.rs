@@ -151,7 +151,6 @@ impl AccountRules {
     }
 
     /// The account that an access log shows so: by the hash of its name, or by the name itself.
-    #[cfg(feature = "gateway")]
     pub fn logged(&self, shown: &str) -> Account {
         let hash = SecretHash::parse(shown).filter(|_| !self.keeps_names);
         hash.map_or_else(|| self.named(shown.as_bytes()), Account::from)

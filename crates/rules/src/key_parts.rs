@@ -248,7 +248,6 @@ pub(super) fn written_network(text: &str) -> Option<(IpAddr, Option<u8>)> {
 }
 
 /// Hands the text of an address to `push`, in pieces where it is one of IPv6.
-#[cfg(feature = "gateway")]
 pub fn push_address(address: IpAddr, push: impl FnMut(&str)) {
     match address {
         IpAddr::V4(address) => push_v4(address, push),
@@ -264,7 +263,7 @@ fn push_v4(address: Ipv4Addr, push: impl FnOnce(&str)) {
     for octet in address.octets() {
         let digits @ [_, _, _, length] = octet_text(octet);
         if let Some(room) = text.get_mut(end..end + 4) {
-            // What is beyond its digits is written over, or cut off.
+            // The zeros beyond its digits are written over by the next number, or cut off.
             room.copy_from_slice(&digits);
         }
         end += usize::from(length);
@@ -287,10 +286,8 @@ const fn octet_text(octet: u8) -> [u8; 4] {
     }
 }
 
-#[cfg(feature = "gateway")]
 struct Sink<F>(F);
 
-#[cfg(feature = "gateway")]
 impl<F: FnMut(&str)> Write for Sink<F> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         (self.0)(text);

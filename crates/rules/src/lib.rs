@@ -21,7 +21,6 @@ mod basic_auth;
 mod client_address;
 mod client_certificate;
 mod cost;
-#[cfg(feature = "gateway")]
 mod descriptors;
 mod enforcement;
 mod forwarded;
@@ -53,18 +52,15 @@ pub use ban::{Ban, BanSchedule, BanScheduleError, Banned, BannedError, StandingB
 #[cfg(feature = "gateway")]
 pub use basic_auth::{BasicAuth, BasicAuthError};
 pub use client_address::{AddressHeader, Client, ClientRules};
-#[cfg(feature = "gateway")]
 pub use client_address::{canonical_network, unmapped};
 pub use client_certificate::{CertificateField, ClientCertificate};
 pub use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
-#[cfg(feature = "gateway")]
 pub use descriptors::{
     DescriptorEntry, DescriptorRule, DescriptorRules, DescriptorValues, NotInDescriptors,
 };
 pub use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};
-#[cfg(feature = "gateway")]
 pub use forwarded::Node;
 pub use forwarded::{ForwardedElement, client_element, forwarded_elements};
 pub use hash::looks_hashed;
@@ -74,7 +70,6 @@ pub use host::host as requested_host;
 pub use json_units::{EventUnits, JsonPointer, JsonPointerError, JsonUnits};
 #[cfg(feature = "jwt")]
 pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
-#[cfg(feature = "gateway")]
 pub use key_parts::push_address;
 pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};

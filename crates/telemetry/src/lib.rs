@@ -24,7 +24,6 @@ mod otlp;
 mod outcome;
 mod printable;
 mod striped;
-#[cfg(feature = "gateway")]
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -39,23 +38,17 @@ pub use logging::log_level;
 #[cfg(feature = "gateway")]
 pub use logging::{LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, install};
 pub use metrics::{
-    AcmeMetrics, ConcurrencySample, GaugeGuard, Handshake, JwksMetrics, OverloadMetrics,
-    OverloadShed, ProxyHeader, Settled, ShedSample, StoreCallMetrics, UpstreamSample,
-    UpstreamServerSample,
+    AcmeMetrics, BanMetrics, Bans, ConcurrencySample, DecisionSample, GaugeGuard, Handshake,
+    JwksMetrics, LatencyCounts, LimitMetrics, Metrics, OverloadMetrics, OverloadShed, PageFormat,
+    ProxyHeader, RouteErrors, RouteMetrics, RouteSample, ServerMetrics, Settled, ShedSample,
+    StoreCallMetrics, UpstreamSample, UpstreamServerSample,
 };
-pub use metrics::{
-    BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
-};
-#[cfg(feature = "gateway")]
-pub use metrics::{DecisionSample, LatencyCounts, RouteErrors, RouteSample};
 #[cfg(feature = "otlp")]
 pub use otlp::TracerSettings;
-#[cfg(feature = "gateway")]
 pub use otlp::{ActiveTrace, Tracer};
 pub use outcome::{Disposition, ListenerKind, RequestId, Shed, Strictest, Verdict};
 pub use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
 pub use printable::{is_deceptive, printable, printable_json, printable_lines};
 pub use striped::{Counter, StripedGauge};
-#[cfg(feature = "gateway")]
 pub use tail::{Tail, TailFilter, Watch};
 pub use top_subjects::{Period, SubjectActivity};

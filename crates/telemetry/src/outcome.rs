@@ -111,7 +111,7 @@ pub struct Verdict {
     pub delay: Option<Duration>,
     /// The client's requests in flight, if a limit on those applied.
     pub in_flight: Option<u64>,
-    /// What had too much to do for the request, if it was shed, or would be without a dry run.
+    /// The part that had too much to do for the request, if it was shed, or would be without a dry run.
     pub shed: Option<Shed>,
     /// The time of the decision, if limits or bans were checked.
     pub decided_at: Option<Timestamp>,
@@ -157,7 +157,7 @@ impl Verdict {
 }
 
 words! {
-    /// What a listener does with its requests.
+    /// The kind of a listener, by where its requests go.
     pub enum ListenerKind {
         /// It forwards them, or answers them itself.
         Forward = "forward",
@@ -192,13 +192,11 @@ impl Disposition {
     }
 
     /// The disposition with this word.
-    #[cfg(feature = "gateway")]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
     }
 
     /// Whether limits, bans and lists let the request through.
-    #[cfg(feature = "gateway")]
     pub const fn lets_through(self) -> bool {
         match self {
             Self::Allowed
@@ -280,7 +278,7 @@ impl Tunnel {
 
     /// Ends the tunnel, unless it is dropped first.
     pub fn end(self) {
-        // What is dropped may take its time.
+        // It is dropped without the lock, as that may take its time.
         let held = self.held.lock().take();
         drop(held);
     }

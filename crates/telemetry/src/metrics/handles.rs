@@ -11,7 +11,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::latency::Latency;
-#[cfg(feature = "gateway")]
 use super::latency::LatencyCounts;
 use super::openmetrics::{Labels, registered};
 use crate::outcome::words;
@@ -71,7 +70,6 @@ pub struct LimitMetrics {
 }
 
 /// The counts of a route's requests, on all listeners, at some time.
-#[cfg(feature = "gateway")]
 #[derive(Clone, Debug, Default)]
 pub struct RouteSample {
     /// In the order of [`Disposition::ALL`].
@@ -85,7 +83,6 @@ pub struct RouteSample {
 }
 
 /// The counts of a limit's decisions, or of the requests that a ban held, at some time.
-#[cfg(feature = "gateway")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecisionSample {
     /// Requests that were let through.
@@ -96,7 +93,6 @@ pub struct DecisionSample {
     pub would_deny: u64,
 }
 
-#[cfg(feature = "gateway")]
 impl DecisionSample {
     /// The counts since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
@@ -271,7 +267,6 @@ impl RouteMetrics {
     }
 
     /// The counts until now.
-    #[cfg(feature = "gateway")]
     pub fn sample(&self) -> RouteSample {
         let mut sample = RouteSample {
             latency: self.counters.seconds.counts(),
@@ -384,7 +379,6 @@ impl LimitMetrics {
     }
 
     /// The counts until now.
-    #[cfg(feature = "gateway")]
     pub fn sample(&self) -> DecisionSample {
         DecisionSample {
             allowed: self.allowed.get(),
@@ -461,7 +455,6 @@ impl StoreCallMetrics {
     }
 
     /// The durations of calls until now.
-    #[cfg(feature = "gateway")]
     pub fn latency(&self) -> LatencyCounts {
         self.seconds.counts()
     }
@@ -619,7 +612,6 @@ impl BanMetrics {
     }
 
     /// The counts until now.
-    #[cfg(feature = "gateway")]
     pub fn sample(&self) -> DecisionSample {
         DecisionSample {
             allowed: 0,

@@ -63,7 +63,6 @@ impl Latency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts([u64; BOUNDS.len() + 1]);
 
-#[cfg(feature = "gateway")]
 impl LatencyCounts {
     /// The counts since `earlier`.
     pub fn since(mut self, earlier: &Self) -> Self {
@@ -159,7 +158,7 @@ mod tests {
         within(0.0, 0.000_25, 0.000_25);
         within(0.5, 0.000_25, 0.000_5);
         within(0.99, 0.025, 0.05);
-        // What is above all bounds is at least as long as the last one.
+        // A duration above all bounds is at least as long as the last one.
         within(1.0, 60.0, 60.0);
         let mut twice = counts;
         twice.add(&counts);

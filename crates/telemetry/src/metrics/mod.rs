@@ -7,7 +7,6 @@ mod handles;
 mod latency;
 mod openmetrics;
 mod overload;
-#[cfg(feature = "gateway")]
 mod recent;
 mod upstreams;
 
@@ -25,26 +24,20 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use self::handles::{
-    AcmeMetrics, BanMetrics, Bans, GaugeGuard, Handshake, JwksMetrics, LimitMetrics, ProxyHeader,
-    RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
+    AcmeMetrics, BanMetrics, Bans, DecisionSample, GaugeGuard, Handshake, JwksMetrics,
+    LimitMetrics, ProxyHeader, RouteMetrics, RouteSample, ServerMetrics, Settled, StoreCallMetrics,
 };
-#[cfg(feature = "gateway")]
-pub use self::handles::{DecisionSample, RouteSample};
 use self::handles::{JwksFamilies, member};
 pub(crate) use self::latency::Latency;
-#[cfg(feature = "gateway")]
 pub use self::latency::LatencyCounts;
 pub use self::openmetrics::PageFormat;
 use self::openmetrics::{Labels, SampleKind, registered};
 pub use self::overload::{OverloadMetrics, OverloadShed};
-#[cfg(feature = "gateway")]
 use self::recent::Remembered;
-#[cfg(feature = "gateway")]
 pub use self::recent::RouteErrors;
 pub use self::upstreams::{ConcurrencySample, ShedSample, UpstreamSample, UpstreamServerSample};
 use super::names;
 use super::striped::Counter;
-#[cfg(feature = "gateway")]
 use super::tail::Tail;
 use super::top_subjects::{Period, SubjectActivity, TopSubjects};
 
@@ -83,9 +76,7 @@ pub struct Metrics {
     server: ServerMetrics,
     overload: OverloadMetrics,
     log_left_out: Counter,
-    #[cfg(feature = "gateway")]
     tail: Arc<Tail>,
-    #[cfg(feature = "gateway")]
     remembered: Remembered,
 }
 
@@ -122,9 +113,7 @@ impl Metrics {
             subjects: Mutex::default(),
             failed_store_calls: Counter::default(),
             load_error: Mutex::default(),
-            #[cfg(feature = "gateway")]
             tail: Arc::default(),
-            #[cfg(feature = "gateway")]
             remembered: Remembered::default(),
         };
         for succeeded in [true, false] {
@@ -138,7 +127,6 @@ impl Metrics {
     }
 
     /// Counts a request that showed the admin API a wrong token.
-    #[cfg(feature = "gateway")]
     pub fn wrong_admin_token(&self) {
         self.wrong_admin_tokens.inc();
     }
@@ -321,13 +309,11 @@ impl Metrics {
     }
 
     /// Requests as they finish.
-    #[cfg(feature = "gateway")]
     pub fn tail(&self) -> &Arc<Tail> {
         &self.tail
     }
 
     /// The counts of each route until now.
-    #[cfg(feature = "gateway")]
     pub fn route_samples(&self) -> Vec<(Arc<str>, RouteSample)> {
         let routes: Vec<_> = self.routes.lock().values().cloned().collect();
         let samples = routes.iter();
@@ -338,7 +324,6 @@ impl Metrics {
 
     /// When the configuration in force was loaded, in seconds since the Unix epoch, and why a later
     /// one was refused, if one was.
-    #[cfg(feature = "gateway")]
     pub fn last_load(&self) -> (i64, Option<String>) {
         (self.loaded_at.get(), self.load_error.lock().clone())
     }

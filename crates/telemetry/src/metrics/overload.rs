@@ -12,7 +12,7 @@ use super::handles::member;
 use super::openmetrics::{Labels, registered};
 use crate::names;
 
-/// What is counted of overloaded workers.
+/// The counts of overloaded workers.
 #[derive(Clone, Debug, Default)]
 pub struct OverloadMetrics {
     delay: Family<Labels, Gauge<f64, AtomicU64>>,
@@ -62,7 +62,6 @@ impl OverloadMetrics {
         }
     }
 
-    #[cfg(feature = "gateway")]
     pub(super) fn total(&self) -> u64 {
         self.total.get()
     }

@@ -28,7 +28,7 @@ pub struct ConcurrencySample {
     pub taken: u32,
     /// Requests that wait for a slot.
     pub waiting: usize,
-    /// What was shed of each priority, the least first.
+    /// The requests that were shed, by priority, the least first.
     pub shed: Vec<ShedSample>,
 }
 
