@@ -13,7 +13,6 @@
 // A limiter alone leaves out what calls some of the code that it shares with the gateway.
 #![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
-#[cfg(feature = "gateway")]
 mod access_log;
 mod backend;
 mod bans;
@@ -28,36 +27,27 @@ pub mod decoy;
 #[cfg(not(feature = "decoys"))]
 #[path = "no_decoys.rs"]
 pub(crate) mod decoy;
-#[cfg(feature = "gateway")]
 mod error_pages;
-#[cfg(feature = "gateway")]
 mod forward_auth;
-#[cfg(feature = "gateway")]
 mod forwarded;
 mod grpc;
 mod header_edits;
 mod header_text;
-#[cfg(feature = "gateway")]
 mod hsts;
 mod identify;
 mod overload;
 mod rate_limit;
 mod redirect;
-#[cfg(feature = "gateway")]
 mod redirect_to_https;
-#[cfg(feature = "gateway")]
 mod reject_invalid;
 mod rejection;
-#[cfg(feature = "gateway")]
 mod request_bounds;
 mod request_template;
 mod response_body;
-#[cfg(feature = "gateway")]
 mod response_format;
 mod response_step;
 mod route;
 mod route_action;
-#[cfg(feature = "gateway")]
 mod untrusted_forwarders;
 mod verifiers;
 
@@ -66,7 +56,6 @@ use std::sync::Arc;
 
 use http::Extensions;
 
-#[cfg(feature = "gateway")]
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::BackgroundTasks;
 pub use bans::{
@@ -83,16 +72,11 @@ pub use correlate::{
     Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES, ShowRequestId, ShowRequestIdLayer,
 };
 pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
-#[cfg(feature = "gateway")]
 pub use error_pages::ErrorPages;
-#[cfg(feature = "gateway")]
 pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, SubrequestError};
-#[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
-#[cfg(feature = "gateway")]
 pub use grpc::GrpcStatuses;
 pub use header_edits::{HeaderEdits, HeaderTemplate};
-#[cfg(feature = "gateway")]
 pub use hsts::Hsts;
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
@@ -103,26 +87,20 @@ pub use rate_limit::{
 };
 #[cfg(feature = "gateway")]
 pub use rate_limit::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
-#[cfg(feature = "gateway")]
 pub use rate_limit::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use redirect::{Redirect, RedirectError};
-#[cfg(feature = "gateway")]
 pub use redirect_to_https::{HttpsRedirect, RedirectToHttps, RedirectToHttpsLayer};
-#[cfg(feature = "gateway")]
 pub use reject_invalid::{Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
-#[cfg(feature = "gateway")]
 pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
-#[cfg(feature = "gateway")]
 pub use response_format::{ResponseFormat, ResponseFormatLayer};
 pub use response_step::{Outgoing, Phase, PreparedStep, ResponseStep, ResponseSteps};
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 pub use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_rules::ClientCertificate;
-#[cfg(feature = "gateway")]
 use weir_telemetry::{ActiveTrace, RequestId};
 pub use weir_telemetry::{Shed, Verdict};
 
@@ -158,9 +136,7 @@ pub struct RequestContext {
     ///
     /// [`ProblemResponse`]: weir_http::problem::ProblemResponse
     takes_lines: bool,
-    #[cfg(feature = "gateway")]
     request_id: Option<Arc<RequestId>>,
-    #[cfg(feature = "gateway")]
     trace: Option<Arc<ActiveTrace>>,
 }
 
@@ -243,7 +219,6 @@ impl RequestContext {
     }
 
     /// The request's id, if a layer has given it one.
-    #[cfg(feature = "gateway")]
     pub fn request_id(extensions: &Extensions) -> Option<&Arc<RequestId>> {
         extensions.get::<Self>()?.request_id.as_ref()
     }

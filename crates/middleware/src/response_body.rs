@@ -219,7 +219,6 @@ impl<B> ResponseBody<B> {
     }
 
     /// The message of a call of gRPC, which ends with trailers.
-    #[cfg(feature = "gateway")]
     pub(crate) fn reply(message: Bytes, trailers: HeaderMap) -> Self {
         Self {
             origin: Origin::Reply {

@@ -22,7 +22,6 @@ use super::decoy::{self, Shadow};
 use super::identify::ClientIdentity;
 use super::rate_limit::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
-#[cfg(feature = "gateway")]
 use super::request_bounds::RequestBounds;
 use super::response_step::ResponseSteps;
 use super::route_action::{RequestAction, RouteAction};
@@ -44,7 +43,6 @@ pub struct RouteState {
     /// None where requests go to the upstream as they are.
     before_upstream: Option<Arc<RequestAction>>,
     /// How large requests may be.
-    #[cfg(feature = "gateway")]
     bounds: RequestBounds,
     /// What is done with responses.
     response_steps: ResponseSteps,
@@ -101,7 +99,6 @@ impl RouteState {
             concurrency: None,
             priority: Priority::default(),
             before_upstream: None,
-            #[cfg(feature = "gateway")]
             bounds: RequestBounds::default(),
             response_steps: ResponseSteps::default(),
             edits_app_fields: false,
@@ -132,7 +129,6 @@ impl RouteState {
     }
 
     /// The same route with this bound of its requests, which a layer holds them to that stands above.
-    #[cfg(feature = "gateway")]
     #[must_use]
     pub fn with_bounds(self: Arc<Self>, bounds: RequestBounds) -> Arc<Self> {
         let mut route = Arc::unwrap_or_clone(self);
@@ -141,7 +137,6 @@ impl RouteState {
     }
 
     /// The same route with these steps for its responses, which a layer takes that stands above.
-    #[cfg(feature = "gateway")]
     #[must_use]
     pub fn with_response_steps(self: Arc<Self>, steps: ResponseSteps) -> Arc<Self> {
         let mut route = Arc::unwrap_or_clone(self);
@@ -224,19 +219,16 @@ impl RouteState {
     }
 
     /// How large requests may be.
-    #[cfg(feature = "gateway")]
     pub(super) fn bounds(&self) -> RequestBounds {
         self.bounds
     }
 
     /// Whether this route bounds requests beyond what the server does.
-    #[cfg(feature = "gateway")]
     pub fn bounds_requests(&self) -> bool {
         self.bounds != RequestBounds::default()
     }
 
     /// What is done with responses of this route.
-    #[cfg(feature = "gateway")]
     pub(super) fn response_steps(&self) -> &ResponseSteps {
         &self.response_steps
     }

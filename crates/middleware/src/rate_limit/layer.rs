@@ -48,7 +48,6 @@ pub(super) struct Settings {
     /// Whether a password may have to be verified before the account of a request is known.
     pub(super) verifies_passwords: bool,
     /// What notices proxies that nobody trusts, also where they are denied.
-    #[cfg(feature = "gateway")]
     pub(super) forwarded: Option<crate::ForwardedLayer>,
     /// None where requests are not shed for the sake of their worker.
     pub(super) overload: Option<Arc<OverloadShedding>>,
@@ -208,7 +207,6 @@ impl RateLimitLayer {
             only: None,
             shares_unknown: false,
             verifies_passwords: true,
-            #[cfg(feature = "gateway")]
             forwarded: None,
             overload: None,
             waits: WaitSpreader::default(),
@@ -352,19 +350,16 @@ impl RateLimitLayer {
 
     /// The same layer below an [`IdentifyLayer`](crate::IdentifyLayer) whose rules verify
     /// passwords or do not.
-    #[cfg(feature = "gateway")]
     pub fn verifying_passwords(self, verifies_passwords: bool) -> Self {
         self.with(|settings| settings.verifies_passwords = verifies_passwords)
     }
 
     /// The same layer, which sheds requests of workers that are overloaded.
-    #[cfg(feature = "gateway")]
     pub fn with_overload_shedding(self, overload: Option<Arc<OverloadShedding>>) -> Self {
         self.with(|settings| settings.overload = overload)
     }
 
     /// The same layer above this one, which is told of the requests that are denied.
-    #[cfg(feature = "gateway")]
     pub fn above(self, forwarded: &crate::ForwardedLayer) -> Self {
         self.with(|settings| settings.forwarded = Some(forwarded.clone()))
     }

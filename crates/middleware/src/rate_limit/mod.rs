@@ -34,7 +34,6 @@ pub(super) mod policy;
 mod response_context;
 mod response_cost;
 mod shed;
-#[cfg(feature = "gateway")]
 mod simulation;
 mod spent;
 mod waits;
@@ -61,10 +60,8 @@ use self::layer::Settings;
 pub use self::layer::{Denied, RateLimitLayer};
 pub use self::metered::Metered;
 pub use self::policy::{BodyBytes, LimitHook, OnDenied, RoutePolicy};
-#[cfg(feature = "gateway")]
 pub(super) use self::response_context::PendingFields;
 use self::response_context::ResponseContext;
-#[cfg(feature = "gateway")]
 pub use self::simulation::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use self::waits::WaitSpreader;
 use super::backend::PendingTasks;

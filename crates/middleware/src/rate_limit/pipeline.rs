@@ -416,7 +416,6 @@ impl PendingState {
         route: &Arc<RouteState>,
         denial: &mut Denial<'_>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        #[cfg(feature = "gateway")]
         if let Some(forwarded) = &limiter.settings.forwarded {
             forwarded.count_denied(&request);
         }
