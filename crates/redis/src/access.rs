@@ -63,7 +63,7 @@ impl fmt::Debug for RedisLogin {
     }
 }
 
-/// What all servers of a store are told, and must show.
+/// The credentials for all servers of a store, and the certificates that these must show.
 #[derive(Clone)]
 pub(super) struct Access {
     pub(super) login: RedisLogin,
@@ -74,7 +74,7 @@ pub(super) struct Access {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Trust {
     pub(super) authorities: Authorities,
-    /// What certificates state in place of the address that was connected to.
+    /// The name that certificates state in place of the address that was connected to.
     pub(super) name: Option<ServerName<'static>>,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum Authorities {
     #[default]
     Public,
     Given(Arc<RootCertStore>),
-    /// What the file holds may change while the gateway runs.
+    /// The text of a file, which may change while the gateway runs.
     File(PathBuf),
 }
 
@@ -129,7 +129,7 @@ impl Access {
         }
     }
 
-    /// What the certificate of a server at this host must state.
+    /// The name that the certificate of a server at this host must state.
     pub(super) fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
         let name = self.tls.as_ref().and_then(|tls| tls.name.clone());
         name.map_or_else(

@@ -137,7 +137,7 @@ impl BatchCall {
 
     fn decide(&self, replies: &[Reply], failure: Option<StoreError>) -> Decided {
         let outcome = self.decide_and_repair(replies);
-        // What one limit denies need not be decided by another.
+        // The denial of one limit is enough: no other need decide the request.
         if !outcome.is_allowed() {
             return Ok(outcome);
         }
@@ -179,7 +179,7 @@ impl BatchCall {
         }
         match outcome.is_allowed() {
             true => failure.with_allowed(outcome),
-            // What the other limits took is given back already.
+            // The costs that the other limits took are given back already.
             false => failure,
         }
     }

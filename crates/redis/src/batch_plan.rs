@@ -1,4 +1,4 @@
-//! What a batch asks Redis for, and what Redis has said of it.
+//! The commands of a batch, and the replies to them so far.
 
 use smallvec::SmallVec;
 use weir_limit::time::Timestamp;

@@ -1,4 +1,4 @@
-//! What is asked of a server before it is used, and once a second from then on: whether it is a
+//! The questions to a server before it is used, and once a second from then on: whether it is a
 //! primary by itself, and what time it has.
 //!
 //! `HELLO` needs no right and tells the role. A server older than Redis 6 does not know it;
@@ -99,7 +99,7 @@ pub(super) async fn measure(
     Ok(store.map(|store| ClockOffset::measured(sent, answered, store)))
 }
 
-/// What a server says of itself, unless it is too old to.
+/// The words of a server about itself, unless it is too old for them.
 struct Introduction {
     mode: Option<String>,
     role: Option<String>,

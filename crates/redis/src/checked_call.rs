@@ -82,7 +82,7 @@ impl Future for CheckedCall {
         let checked = match answer {
             Ok(checked) if !checked.is_allowed() => return Poll::Ready(Ok(checked)),
             Ok(checked) => checked,
-            // What a missing right leaves undecided is so again when the others are taken.
+            // A missing right leaves its transaction undecided again when the others are taken.
             Err(StoreError::Undecided { outcome, .. }) => *outcome,
             Err(error) => return Poll::Ready(Err(not_taken(error))),
         };

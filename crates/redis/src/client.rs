@@ -1,4 +1,4 @@
-//! What all calls share: the nodes, the keys, and what no request waits for.
+//! The parts that all calls share: the nodes, the keys, and calls that no request waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use super::window::WindowKind;
 
 pub(super) type Key = SmallVec<[u8; 96]>;
 
-/// What the calls of one [`super::Redis`] share.
+/// The parts that the calls of one [`super::Redis`] share.
 pub(super) struct Client {
     nodes: Nodes,
     prefix: Box<[u8]>,

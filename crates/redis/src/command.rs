@@ -1,4 +1,4 @@
-//! What is asked of Redis about a transaction, whichever the algorithm, and what its replies mean.
+//! The commands to Redis about a transaction of any algorithm, and the meaning of its replies.
 
 use redis::{RedisError, Value};
 use weir_limit::time::{Nanos, Timestamp};
@@ -135,7 +135,7 @@ impl WindowCommand {
         match (transaction.mode, kind) {
             (Mode::AllowOnly, _) => Self::Nothing,
             (Mode::CheckOnly | Mode::Peek, _) => Self::Read(kind, by),
-            // What not even a full bucket holds is never taken, unless denials are counted.
+            // A cost above a full bucket is never taken, unless denials are counted.
             _ if !transaction.fits_beside(0) && !transaction.is_counted_when_denied() => {
                 Self::Read(kind, by)
             }

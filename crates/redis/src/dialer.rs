@@ -25,7 +25,7 @@ use super::access::Access;
 use super::endpoint::{Address, HostPort};
 use super::login::log_in;
 
-/// What bytes are read from and written to.
+/// A connection that bytes are read from and written to.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}

@@ -45,7 +45,7 @@ pub enum RedisUrlError {
     /// The CA file does not hold certificates, or the connection has no use for them.
     #[error("the CA certificates cannot be used: {0}")]
     Ca(String),
-    /// What certificates are to state is not a name, or the connection has no use for it.
+    /// The text that certificates are to state is not a name, or the connection has no use for it.
     #[error("the name in certificates cannot be used: {0}")]
     TlsName(String),
     /// A list without nodes.
@@ -127,7 +127,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a URL says.
+/// The parts of a URL.
 pub(super) struct Endpoint {
     pub(super) address: Address,
     pub(super) is_tls: bool,
@@ -206,7 +206,7 @@ impl RedisNodes {
     }
 }
 
-/// What a URL says, and whether it asks for TLS.
+/// The parts of a URL, and whether it asks for TLS.
 fn parse_url(text: &str) -> Result<(ConnectionInfo, bool), RedisUrlError> {
     let mut url = redis::parse_redis_url(text).ok_or_else(|| unparsable(text))?;
     let is_socket = url.scheme().ends_with("unix");

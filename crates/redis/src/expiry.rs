@@ -62,7 +62,7 @@ impl Note {
         needed <= self.0 && self <= latest
     }
 
-    /// What is noted when a bucket's expiry is set now.
+    /// The note of a bucket whose expiry is set now.
     pub(super) fn of_expiry_at(now: Timestamp, tolerance: Nanos) -> Self {
         let end = now + lifetime(tolerance);
         Self::new(end.as_nanos() / Nanos::from_secs(1).get())

@@ -366,7 +366,7 @@ impl GcraCommand {
             (Mode::CheckAndSpend | Mode::SpendOnly, Some(increment)) => {
                 Self::Take(increment, expiry)
             }
-            // What not even a full bucket holds is never taken.
+            // A cost above a full bucket is never taken.
             _ => Self::Read(by),
         }
     }

@@ -1,4 +1,4 @@
-//! What is written to Redis about leases, and what its replies mean.
+//! The commands to Redis about leases, and the meaning of its replies.
 //!
 //! The leases of a subject are a sorted set: a member for each, and for its score the moment at
 //! which it expires unless it is renewed, in milliseconds since the Unix epoch. A lease is taken by
@@ -26,7 +26,7 @@ use weir_limit::{CLOCK_TOLERANCE, Claim, Mode};
 use super::resp::{Cursor, Request};
 use super::window::{at_once, expire_in};
 
-/// What ends the keys of leases. No subject ends so, because a `%` in it is followed by two
+/// The end of the keys of leases. No subject ends so, because a `%` in it is followed by two
 /// hexadecimal digits; and buckets have other marks, or none.
 pub(super) const MARK: &str = "%i";
 
@@ -45,7 +45,7 @@ impl LeaseTimes {
         millis(self.now + self.lasts)
     }
 
-    /// What expires before has expired on every clock within the clock tolerance.
+    /// A lease that expires before has expired on every clock within the clock tolerance.
     fn dead(self) -> u64 {
         let tolerated = self.now.as_nanos().saturating_sub(CLOCK_TOLERANCE.get());
         millis(Timestamp::from_nanos(tolerated))
@@ -56,7 +56,7 @@ fn millis(at: Timestamp) -> u64 {
     at.since(Timestamp::default()).ceil_millis()
 }
 
-/// What is asked about a claim.
+/// The question about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseCommand {
     Nothing,
@@ -64,7 +64,7 @@ pub(super) enum LeaseCommand {
     Take,
 }
 
-/// What Redis answers.
+/// The answer of Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeaseReply {
     /// How many leases there were.

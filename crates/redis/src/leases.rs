@@ -121,7 +121,7 @@ fn parse<'c>(
     commands.map(|command| command.parse(&mut cursor)).collect()
 }
 
-/// What came of claims with these replies; when one is denied, what the others took is given back.
+/// The decisions that these replies make; when one denies, the others' leases are given back.
 fn leased(claims: &Claims, replies: &[LeaseReply], mut leases: RequestLeases) -> Leased {
     let others: SmallVec<[u64; 1]> = replies.iter().map(|reply| reply.others).collect();
     let (decisions, denied) = decide_claims(claims, &others);
@@ -185,7 +185,7 @@ impl LeaseRenewer {
         }
     }
 
-    /// What is held.
+    /// All leases that are held.
     pub(super) fn leases(&self) -> Arc<HeldLeases> {
         Arc::clone(&self.leases)
     }
@@ -197,7 +197,7 @@ impl Drop for LeaseRenewer {
     }
 }
 
-/// What is held through one connection.
+/// The leases that are held through one connection.
 pub(super) struct HeldLeases {
     lasts: Duration,
     leases: Mutex<LeaseTable>,

@@ -28,7 +28,7 @@ pub(super) struct ForeignBucket {
     pub(super) reply: GcraReply,
 }
 
-/// What became of them: one whose node fails does not affect the others.
+/// The result for each: one whose node fails does not affect the others.
 pub(super) type Settled = SmallVec<[(usize, Result<GcraReply, StoreError>); 1]>;
 
 impl Client {

@@ -39,13 +39,13 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 /// A connection that lasts this long is followed by the next at once.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// What a server answers that has become a replica, or lost its primary.
+/// The errors of a server that has become a replica, or lost its primary.
 const REPLICA: [ServerErrorKind; 2] = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown];
 
 /// The connection that all calls of one [`super::Redis`] share, when there is one.
 pub(super) struct ConnectionManager {
     state: watch::Sender<ConnectionState>,
-    /// What the server is in a Cluster.
+    /// The server as a node of a Cluster.
     member: Option<Arc<Member>>,
 }
 
@@ -59,10 +59,10 @@ struct ConnectionState {
 /// A connection, and what is known of its server.
 pub(super) struct Session {
     pub(super) connection: Connection,
-    /// What was noted of buckets. It is dropped with the connection: what became of the last
+    /// The notes about buckets. They are dropped with the connection: what became of the last
     /// commands on one that broke is unknown.
     pub(super) expiries: ExpiryCache,
-    /// What the server is in a Cluster.
+    /// The server as a node of a Cluster.
     pub(super) member: Option<Arc<Member>>,
     /// Which commands the server carries out.
     pub(super) commands: KnownCommands,

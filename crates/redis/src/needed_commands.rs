@@ -54,7 +54,7 @@ const fn bit(algorithm: Algorithm) -> u8 {
 /// A command in a form that changes nothing, whatever the key holds.
 struct Trial {
     name: &'static str,
-    /// What follows its key; none where it has no key.
+    /// The arguments after its key; none where it has no key.
     after_key: Option<&'static [&'static str]>,
     needed_by: u8,
 }
@@ -102,10 +102,10 @@ fn needed_by(algorithms: u8) -> impl Iterator<Item = &'static Trial> {
     all.filter(move |trial| trial.needed_by & algorithms != 0)
 }
 
-/// What a gateway can do without, but not as well: see [`super::gcra::read`].
+/// A command that a gateway can do without, but not as well: see [`super::gcra::read`].
 const READ_ONLY: Trial = on_key("BITFIELD_RO", &["GET", "u63", "0"], ALL);
 
-/// What is known of the commands of a server, by one connection to it.
+/// The knowledge about the commands of a server, from one connection to it.
 #[derive(Debug)]
 pub(super) struct KnownCommands {
     /// The algorithms whose commands it has carried out.

@@ -40,7 +40,7 @@ pub(super) struct Node {
     circuit: OnceLock<CircuitSupervisor>,
 }
 
-/// What asks the server how it is.
+/// Asks the server how it is.
 #[derive(Clone)]
 struct Checker {
     settings: RedisSettings,

@@ -18,7 +18,7 @@ use super::resp::Request;
 use super::window::WindowKind;
 use super::{fixed_window, sliding_log, sliding_window};
 
-/// What is to be given back: commands, and units of sub-windows, which need to be looked after.
+/// The work of giving back: commands, and units of sub-windows, which need to be looked after.
 #[derive(Default)]
 pub(super) struct Refund {
     request: Request,

@@ -1,4 +1,4 @@
-//! What becomes of a batch whose replies do not decide it at once: some are redirections or errors,
+//! The way on for a batch whose replies do not decide it at once: some are redirections or errors,
 //! or tell of a debt of another definition of the limit.
 
 use std::sync::Arc;

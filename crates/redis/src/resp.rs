@@ -298,7 +298,7 @@ pub(super) fn text(fill: impl FnOnce(&mut Request)) -> String {
     lines.join("\n")
 }
 
-/// What a Redis server, or any program in its place, sends; for [`crate::fuzzing`].
+/// The bytes that a Redis server, or any program in its place, sends; for [`crate::fuzzing`].
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub mod fuzzing {
     use super::{MAX_REPLY_BYTES, Replies, Scan};

@@ -86,7 +86,7 @@ impl Redis {
     }
 }
 
-/// What matches the keys that begin so, and no others.
+/// The pattern of the keys that begin so, and of no others.
 fn pattern(prefix: &[u8]) -> Vec<u8> {
     let mut pattern = Vec::with_capacity(prefix.len() + 1);
     for byte in prefix {

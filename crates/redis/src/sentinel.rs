@@ -45,8 +45,9 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// A Sentinel that fails again and again is reported this often.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// What Sentinels publish when the primary moves. The one that leads the failover moves on in its
-/// answers at the second of these; it publishes the third once the replicas follow, seconds later.
+/// The events that Sentinels publish when the primary moves. The one that leads the failover moves
+/// on in its answers at the second of these; it publishes the third once the replicas follow,
+/// seconds later.
 const CHANNELS: [&str; 3] = [CHOSEN, "+promoted-slave", "+switch-master"];
 
 /// The leading Sentinel has told a replica to be the primary, and looks once a second whether it
@@ -218,7 +219,7 @@ struct Sentinel {
     reports: Reports,
 }
 
-/// What was reported of a Sentinel.
+/// The reports about a Sentinel, so that each is made once.
 #[derive(Default)]
 struct Reports {
     /// When it was reported last that it fails.
@@ -260,7 +261,7 @@ impl Sentinel {
 
     /// Asks at each message, and else every few seconds, until something fails.
     async fn listen(&mut self) -> Result<Infallible, Arc<RedisError>> {
-        // What happens between the first answer and the next is published.
+        // Subscribed before it asks: a move between two answers is published.
         let mut messages = in_time(self.subscribe()).await?;
         let connection = in_time(connect(&mut self.dialer, &self.address)).await?;
         self.dialer.succeeded();

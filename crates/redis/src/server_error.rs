@@ -1,5 +1,5 @@
-//! What a server's errors mean: which of them concern one key or one limit, which the server as a
-//! whole, and what is to be done about them.
+//! The meaning of a server's errors: which of them concern one key or one limit, which the server
+//! as a whole, and what is to be done about them.
 
 use std::error::Error;
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct ErrorReply {
     refused: Refused,
 }
 
-/// What a server refuses.
+/// The commands that a server refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Refused {
     /// Commands that it does not know, in lower case.
@@ -83,8 +83,8 @@ impl ErrorReply {
             && names.all(|name| !COMMANDS_OF_ALL.contains(&name))
     }
 
-    /// What tells kinds of errors apart, whichever the key: the code of the error, and the commands
-    /// that are refused.
+    /// The text that tells kinds of errors apart, whichever the key: the code of the error, and the
+    /// commands that are refused.
     pub fn kind(&self) -> String {
         let code = self.words.split(' ').next().unwrap_or_default();
         let names: Vec<_> = self.refused.names().collect();
@@ -184,7 +184,7 @@ pub(super) fn verbatim(error: RedisError) -> Arc<RedisError> {
     })
 }
 
-/// What it means that a server closes the connection at its first commands, if it does.
+/// The reason why a server closes the connection at its first commands, if it does.
 pub(super) fn closed_at(commands: &str, error: Arc<RedisError>) -> Arc<RedisError> {
     if !error.is_connection_dropped() {
         return error;
@@ -231,7 +231,8 @@ fn is_refused_key(error: &RedisError) -> bool {
     is_of_user && error.detail().is_some_and(|text| text.contains("key"))
 }
 
-/// What a server says of a hash whose field holds no number, or one that cannot grow any more.
+/// The errors of a server about a hash whose field holds no number, or one that cannot grow any
+/// more.
 const NO_NUMBER: [&str; 2] = [
     "hash value is not an integer",
     "increment or decrement would overflow",

@@ -29,12 +29,12 @@ pub struct RedisSettings {
     /// For the servers that hold buckets.
     pub(super) access: Access,
     pub(super) network: Network,
-    /// What all stores of these settings know of the primary that Sentinels name.
+    /// The knowledge of all stores of these settings about the primary that Sentinels name.
     pub(super) primary: Option<Arc<PrimaryWatch>>,
     /// The clock by which requests are decided: this machine's, unless it is one that follows
     /// Redis's.
     pub clock: DecisionClock,
-    /// What every key begins with, followed by a colon.
+    /// The beginning of every key, followed by a colon.
     pub prefix: String,
     /// How long a request in flight is counted without a word from its gateway.
     pub lease: Duration,

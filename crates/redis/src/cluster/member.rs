@@ -1,5 +1,5 @@
-//! What outlasts the connections to a node of a Cluster: its address, its circuit breaker, and its
-//! part of what all nodes share.
+//! The state that outlasts the connections to a node of a Cluster: its address, its circuit breaker,
+//! and its part of what all nodes share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +16,7 @@ use super::slots::slot_of;
 /// How many keys are tried to find one of a node: enough for one that serves a single slot.
 const MAX_PROBES: u32 = 1 << 18;
 
-/// What several parts of the process know of a node.
+/// A node, as several parts of the process know it.
 pub(crate) struct Member {
     pub(crate) address: HostPort,
     pub(crate) name: Arc<str>,
@@ -29,7 +29,7 @@ pub(crate) struct Member {
     changed: Arc<Notify>,
 }
 
-/// What the connections to all nodes share, so that it is bounded as a whole.
+/// The memory that the connections to all nodes share, so that it is bounded as a whole.
 #[derive(Clone, Default)]
 pub(crate) struct SharedMemory {
     pub(crate) requests: MemoryShare,

@@ -1,5 +1,5 @@
-//! What a node of a Cluster answers about keys that are with another, and how what it did not do is
-//! asked again there.
+//! The answers of a node of a Cluster about keys that are with another, and how what it did not do
+//! is asked again there.
 //!
 //! A redirected command was not executed, so to repeat it takes nothing twice. Commands between
 //! `MULTI` and `EXEC` stand or fall together: one that is redirected aborts them all.

@@ -15,8 +15,8 @@ pub(crate) fn slot_of(key: &[u8]) -> u16 {
     CHECKSUM.checksum(hash_tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// What Redis hashes in place of the key: what is between the first brace and the next closing one,
-/// if that is anything. No subject of ours contains a brace; a limit's name may.
+/// The part that Redis hashes in place of the key: that between the first brace and the next closing
+/// one, if that is anything. No subject of ours contains a brace; a limit's name may.
 fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|&byte| byte == b'{')?;
     let rest = key.get(open + 1..)?;

@@ -51,7 +51,7 @@ struct HotSlot {
     taken: watch::Receiver<()>,
 }
 
-/// What a request finds in the table.
+/// The result of a look into the table for a request.
 pub(super) enum Lookup {
     /// A decision by local units.
     Decided(Decision),

@@ -74,7 +74,7 @@ struct Prefetcher<S> {
 /// The call that decides without local units.
 type Ask<S> = fn(&S, &Batch, Timestamp) -> StoreFuture<Outcome>;
 
-/// What local units decide of a batch.
+/// How far local units decide a batch.
 enum Attempt {
     /// The store decides the transactions that have no decision.
     Decided(Decisions),
@@ -121,7 +121,7 @@ impl<S: PrefetchStore> Store for Prefetching<S> {
         self.0.store.refund(owed, now)
     }
 
-    /// What is lent is not prefetched.
+    /// Units that are lent are never prefetched ones, so the store alone takes them back.
     fn refund_last(
         &self,
         transaction: Transaction,
