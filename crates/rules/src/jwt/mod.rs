@@ -148,12 +148,12 @@ impl Jwt {
         }
     }
 
-    /// The claim's value in a verified token.
-    #[cfg(feature = "gateway")]
+    /// The header that has the token.
     pub(super) fn header(&self) -> &HeaderName {
         &self.header
     }
 
+    /// The claim's value in a verified token.
     pub(super) fn value(&self, headers: &HeaderMap) -> Option<String> {
         let token = self
             .token(headers)
