@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use weir_config::{EnvoyService, Listener, ProcessSettings, Route, Settings, WrittenDescriptor};
 use weir_limit::{Algorithm, Alignment, Quota};
-use weir_middleware::{LocalResponse, OnDenied};
-use weir_rules::{AccessList, Ban, KeySource, Limit};
+use weir_middleware::{BanPolicy, LocalResponse, OnDenied};
+use weir_rules::{AccessList, KeySource, Limit};
 use weir_telemetry::Metrics;
 use weir_telemetry::events::{self, Loaded};
 use weir_yaml::{HumanDuration, pluralized};
@@ -45,7 +45,7 @@ pub(super) fn started(
     let workers = settings.process.workers.get();
     events::started(metrics, listening, admin, workers, loaded(settings));
     // Standard output belongs to the log. The gateway serves even if standard error is closed.
-    let _ = io::stderr().write_all(summary(settings, listening).as_bytes());
+    let _ = io::stderr().write_all(summary(settings, listening, admin).as_bytes());
 }
 
 pub(super) fn reloaded(settings: &Settings, kept: &RestartOnlySettings, metrics: &Metrics) {
@@ -130,14 +130,19 @@ fn warn(settings: &Settings) {
     }
 }
 
-fn summary(settings: &Settings, listening: &[SocketAddr]) -> String {
+fn summary(settings: &Settings, listening: &[SocketAddr], admin: Option<SocketAddr>) -> String {
     let mut text = String::new();
     // Writing to a `String` never fails.
-    let _ = write_summary(&mut text, settings, listening);
+    let _ = write_summary(&mut text, settings, listening, admin);
     text
 }
 
-fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr]) -> fmt::Result {
+fn write_summary(
+    text: &mut String,
+    settings: &Settings,
+    listening: &[SocketAddr],
+    admin: Option<SocketAddr>,
+) -> fmt::Result {
     let url = |address, listener: &Listener| match listener.certificates {
         Some(_) => format!("https://{address}"),
         None => format!("http://{address}"),
@@ -149,6 +154,9 @@ fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr
             Some(_) => writeln!(text, "weir decides for other proxies on {url}")?,
             None => writeln!(text, "weir listens on {url}")?,
         }
+    }
+    if let Some(admin) = admin.filter(|_| settings.admin_dashboard) {
+        writeln!(text, "dashboard: http://{admin}/")?;
     }
     let routes = settings.routes.iter();
     write_list(
@@ -171,7 +179,7 @@ fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr
         }
     }
     let bans = settings.access.bans.iter();
-    write_list(text, "bans", bans.map(|policy| describe_ban(&policy.ban)))?;
+    write_list(text, "bans", bans.map(describe_ban))?;
     let mut forwarding = sockets().filter(|(_, listener)| listener.decides_for.is_none());
     if let Some((address, listener)) = forwarding.next() {
         writeln!(text, "try: curl -i {}/", url(address, listener))?;
@@ -247,8 +255,13 @@ fn describe_list(list: &AccessList) -> String {
     format!("{networks}, {}", pluralized(accounts, "account"))
 }
 
-fn describe_ban(ban: &Ban) -> String {
+fn describe_ban(policy: &BanPolicy) -> String {
+    let ban = &policy.ban;
     let (name, per) = (ban.name(), joined(ban.per()));
+    if !policy.has_strikes() {
+        let command = format!("weir ban add {name} ...");
+        return format!("{name}: by hand (`{command}`), per {per}");
+    }
     let (schedule, period) = (ban.schedule(), HumanDuration(ban.period()));
     let strikes = usize::try_from(ban.strikes().burst().get());
     let strikes = pluralized(strikes.unwrap_or(usize::MAX), "strike");

@@ -304,8 +304,8 @@ fn gateway_yaml(choices: &Choices, listen: SocketAddr) -> String {
 listen:
   - address: {listen}
 
-# Health, metrics, and what `weir top` and other commands ask.
-admin: {{address: "127.0.0.1:9901"}}
+# Health, metrics, the dashboard, and what `weir top` and other commands ask.
+admin: {{address: "127.0.0.1:9901", dashboard: true}}
 
 # Behind a load balancer, list it here; otherwise all clients count as one.
 # client_address: {{trusted_proxies: [10.0.0.0/8]}}
@@ -319,6 +319,14 @@ routes:
     match: {{path: "/*"}}
     upstream: app
     limits: [RequestsPerAddress]
+
+# `weir ban add abusers ADDRESS` keeps a client out for an hour. With `strikes: {{limits:
+# RequestsPerAddress, count: 100, period: 1m}}` beside `per`, clients that ignore denials are banned too.
+bans:
+  abusers: {{per: address, for: 1h}}
+
+# Addresses and networks that never come in.
+block: {{addresses: []}}
 "#
     )
 }

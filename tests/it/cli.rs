@@ -433,6 +433,55 @@ fn three_answers_on_a_terminal_are_a_gateway_that_limits_an_app() {
     assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
 }
 
+/// In a bad hour there was nothing to ban with, and nothing to look at.
+#[test]
+fn what_init_writes_bans_by_hand_at_once_and_has_a_dashboard() {
+    let upstream = Upstream::start();
+    let folder = TempDir::with_prefix("weir-it-").unwrap();
+    let app = format!("http://{}", upstream.address());
+    let output = weir(
+        folder.path(),
+        &["init", "--upstream", &app, "--listen", "127.0.0.1:0"],
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    let path = folder.path().join("gateway.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("127.0.0.1:9901", "127.0.0.1:0")).unwrap();
+    let gateway = Gateway::start(folder);
+    let admin = gateway.admin_address().to_string();
+    let told = gateway.errors();
+    let first: Vec<&str> = told.lines().take(2).collect();
+    assert!(first[0].starts_with("weir listens on "), "{told}");
+    assert_eq!(first[1], format!("dashboard: http://{admin}/"));
+    assert!(
+        told.contains("abusers: by hand (`weir ban add abusers ...`), per address/64"),
+        "{told}"
+    );
+    let page = gateway.admin(&get("/"));
+    assert_eq!(
+        (page.status, page.field("content-type")),
+        (200, Some("text/html; charset=utf-8"))
+    );
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    let ban = |arguments: &[&str]| {
+        let all = [&["ban"], arguments, &["--admin", &admin]].concat();
+        let output = weir(gateway.folder(), &all);
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    ban(&["add", "abusers", "127.0.0.1"]);
+    assert_eq!(gateway.send(&get("/")).status, 429);
+    ban(&["lift", "abusers", "127.0.0.1"]);
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    // Whatever a client does, it is banned by hand alone.
+    assert_eq!(gateway.statuses(&get("/"), 25).last(), Some(&429));
+    let listed = weir(gateway.folder(), &["ban", "list", "--admin", &admin]);
+    assert!(
+        !stdout(&listed).contains("127.0.0.1"),
+        "{}",
+        stdout(&listed)
+    );
+}
+
 /// As every page has it, with a line below that the question would take.
 #[test]
 fn no_line_of_a_pasted_block_is_taken_for_an_answer_to_a_question_of_init() {

@@ -92,7 +92,15 @@ fn without_the_key_there_is_no_dashboard_and_no_page_is_answered() {
     for path in ["/", "/dashboard.js", "/dashboard.css"] {
         let response = gateway.admin(&get(path).with("host", &host));
         assert_eq!(response.status, 404, "{path}");
+        let said = "write `admin: {address: ADDRESS, dashboard: true}` in gateway.yaml";
+        assert!(response.text().contains(said), "{}", response.text());
     }
+    let elsewhere = gateway.admin(&get("/nothing").with("host", &host));
+    assert!(
+        !elsewhere.text().contains("dashboard: true"),
+        "{}",
+        elsewhere.text()
+    );
     let own = get("/v1/top")
         .with("host", &host)
         .with("origin", &format!("http://{host}"))

@@ -62,11 +62,12 @@ fn describe_ban(policy: &BanPolicy) -> Value {
     let ban = &policy.ban;
     let lengths = ban.schedule().lengths().iter();
     let lengths = lengths.map(|length| HumanDuration(*length).to_string());
+    let strikes = policy.has_strikes().then(|| ban.strikes().burst());
     json!({
         "name": &**ban.name(),
         "per": sources(ban.per()),
-        "strikes": ban.strikes().burst(),
-        "within": HumanDuration(ban.period()).to_string(),
+        "strikes": strikes,
+        "within": strikes.map(|_| HumanDuration(ban.period()).to_string()),
         "lengths": lengths.collect::<Vec<_>>(),
         "enforce": policy.enforcement.to_string(),
     })

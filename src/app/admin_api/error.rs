@@ -25,6 +25,12 @@ pub(super) enum ApiError {
     Forbidden(String),
     #[error("There are {} here; a `/` in a parameter is written %2F.", all_paths())]
     NoSuchPath,
+    #[error(
+        "The dashboard is off. To have it here, write `admin: {{address: ADDRESS, dashboard: true}}` in \
+         gateway.yaml. There are {} here.",
+        all_paths()
+    )]
+    NoDashboard,
     #[error("The path is not UTF-8; write names and ids in UTF-8, and a byte beyond ASCII as %XX.")]
     NotUtf8,
     /// The methods that are allowed.
@@ -75,7 +81,7 @@ pub(super) enum ApiError {
 const NO_OTHERS: &str = "there are none";
 
 const NO_BANS: &str = "gateway.yaml has none, and a ban by hand needs one for its name and treatment: \
-    `bans: {abusers: {per: address, strikes: {limits: LIMIT, count: 100, period: 1m}, for: 10m}}`";
+    `bans: {abusers: {per: address, for: 1h}}`";
 
 fn all_paths() -> String {
     PATHS.map(|path| path.template).join(", ")
@@ -148,6 +154,7 @@ impl ApiError {
             Self::TooManyGuesses => StatusCode::TOO_MANY_REQUESTS,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::NoSuchPath
+            | Self::NoDashboard
             | Self::NoSuchLimit { .. }
             | Self::NoSuchBan { .. }
             | Self::NoSuchOverride { .. }

@@ -76,8 +76,19 @@ fn write_ban(
     let key = ban.ban_key(&subject);
     writeln!(out, "\nban {name}: watches, per {per}")?;
     writeln!(out, "  bucket {key}")?;
-    write_strikes(out, policy, facts)?;
-    write_terms(out, policy)?;
+    match policy.has_strikes() {
+        true => {
+            write_strikes(out, policy, facts)?;
+            write_terms(out, policy)?;
+        }
+        false => {
+            let first = HumanDuration(ban.schedule().first());
+            writeln!(
+                out,
+                "  bans by hand alone, for {first} unless told otherwise"
+            )?;
+        }
+    }
     write!(out, "  the banned get ")?;
     write_treatment(out, settings, &policy.treatment)?;
     limits::write_enforcement(out, policy.enforcement, &key)
@@ -184,8 +195,12 @@ routes:
 "#;
 
     fn explained(path: &str, peer: &str) -> String {
+        explained_by(GATEWAY, path, peer)
+    }
+
+    fn explained_by(gateway: &str, path: &str, peer: &str) -> String {
         let folder = Folder::with(&[
-            ("gateway.yaml", GATEWAY),
+            ("gateway.yaml", gateway),
             ("limits/defaults.yaml", DEFAULTS),
         ]);
         let request = Request {
@@ -230,6 +245,22 @@ routes:
         ratelimit_headers: draft
         note: no hash_key is configured, so each process has hashes of its own
         "#);
+    }
+
+    #[test]
+    fn a_ban_by_hand_is_explained_without_strikes() {
+        let strikes = "    per: account\n    strikes: {paths: /trap, count: 1, period: 1h}\n";
+        assert!(GATEWAY.contains(strikes));
+        let by_hand = GATEWAY.replace(strikes, "    per: address\n");
+        let text = explained_by(&by_hand, "/trap", "203.0.113.9");
+        let (_, own) = text.split_once("\nban customers: ").unwrap();
+        insta::assert_snapshot!(own, @"
+        watches, per address/64
+          bucket :ban:customers:203.0.113.9
+          bans by hand alone, for 1h unless told otherwise
+          the banned get the answer of upstream honeypot
+        note: no hash_key is configured, so each process has hashes of its own
+        ");
     }
 
     #[test]

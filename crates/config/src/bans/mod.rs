@@ -75,22 +75,17 @@ pub(crate) fn bans(
             routes,
         );
         let lowered = ban(cx, name, written, per, table, refill);
-        let limits = striking_limits(cx, &written.strikes, table);
-        let statuses = match &written.strikes.status {
-            Some(statuses) => status_set(cx, statuses),
-            None => Ok(StatusSet::default()),
-        };
-        let paths = striking_paths(cx, &written.strikes);
-        let workers = workers(cx, &written.strikes);
-        require_strikes(cx, &written.strikes);
+        let strikes = written.strikes.as_ref();
+        let causes = strikes.map(|strikes| strike_causes(cx, strikes, table, routes));
         warn_of_silent_wait(cx, written);
-        warn_of_obeying_clients(cx, &written.strikes, routes);
+        let causes = causes.unwrap_or_else(|| Ok(StrikeCauses::default()));
+        let (lowered, causes) = (lowered?, causes?);
         Ok(BanPolicy {
-            ban: Arc::new(lowered?),
-            limits: limits?,
-            workers: workers?,
-            statuses: statuses?,
-            paths: paths?,
+            ban: Arc::new(lowered),
+            limits: causes.limits,
+            workers: causes.workers,
+            statuses: causes.statuses,
+            paths: causes.paths,
             treatment: treatment?,
             enforcement: of_all.min(enforcement(written.enforce.as_ref())),
         })
@@ -106,7 +101,11 @@ fn ban(
     table: &LimitTable,
     refill: Duration,
 ) -> Lowered<Ban> {
-    let strikes = strike_quota(cx, &written.strikes);
+    let strikes = match &written.strikes {
+        Some(strikes) => strike_quota(cx, strikes),
+        // Nothing counts against it.
+        None => cx.ok(name.span, Quota::new(1, 1, Duration::from_secs(1))),
+    };
     let schedule = schedule(cx, written).map(|schedule| schedule.outliving(refill));
     if name.is_empty() {
         let error = cx.error(name.span, "a ban needs a name, such as scanners");
@@ -138,6 +137,38 @@ fn require_subjects(
         let message = format!("\"{}\" bans per {source}, which is never there", name.value);
         cx.error(name.span, message).help(help);
     }
+}
+
+/// What earns a strike.
+#[derive(Default)]
+struct StrikeCauses {
+    limits: Vec<Arc<str>>,
+    workers: usize,
+    statuses: StatusSet,
+    paths: PathSet,
+}
+
+fn strike_causes(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<schema::Strikes>,
+    table: &LimitTable,
+    routes: &[LoweredRoute],
+) -> Lowered<StrikeCauses> {
+    let limits = striking_limits(cx, written, table);
+    let statuses = match &written.status {
+        Some(statuses) => status_set(cx, statuses),
+        None => Ok(StatusSet::default()),
+    };
+    let paths = striking_paths(cx, written);
+    let workers = workers(cx, written);
+    require_strikes(cx, written);
+    warn_of_obeying_clients(cx, written, routes);
+    Ok(StrikeCauses {
+        limits: limits?,
+        workers: workers?,
+        statuses: statuses?,
+        paths: paths?,
+    })
 }
 
 fn strike_quota(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<Quota> {
@@ -179,6 +210,10 @@ fn schedule(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<BanSchedule
 
 /// Refuses keys that say how bans grow where they do not.
 fn require_growth(cx: &mut Lowering<'_>, written: &schema::Ban) {
+    if let (Some(factor), None) = (written.factor, &written.strikes) {
+        cx.error(factor.span, "`factor` does not apply to bans by hand")
+            .help("say by `strikes` what bans by itself, or leave it out");
+    }
     if written.factor.is_some_and(|factor| factor.value.get() > 1) {
         return;
     }
@@ -240,8 +275,10 @@ fn require_strikes(cx: &mut Lowering<'_>, written: &Spanned<schema::Strikes>) {
     let keys = ["limits", "status", "paths"];
     // A list that is in error was told of.
     if nothing && cx.sources.key_in_error(written.span, &keys).is_none() {
-        cx.error(written.span, "nothing is a strike")
-            .help("say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`");
+        cx.error(written.span, "nothing is a strike").help(
+            "say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`; a ban by \
+             hand needs no `strikes`",
+        );
     }
 }
 
@@ -343,7 +380,8 @@ pub(crate) fn warn_of_undecided(
         if let Some(on_denied) = &written.on_denied {
             of_ban(&ban.treatment).warn(cx, on_denied.span);
         }
-        if let Some(span) = written.strikes.status.span() {
+        let written = written.strikes.as_ref();
+        if let Some(span) = written.and_then(|strikes| strikes.status.span()) {
             strikes(&ban.statuses).warn(cx, span);
         }
     }

@@ -18,9 +18,10 @@ pub(crate) struct Ban {
     /// Type: source or list of them.
     #[cfg_attr(test, schemars(extend("examples" = crate::tests::json_schema::SOURCES)))]
     pub(crate) per: OneOrMany<Spanned<String>>,
-    /// What earns a strike, and how many strikes within how long cause a ban.
-    pub(crate) strikes: Spanned<Strikes>,
-    /// How long the first ban is, at least `1s`.
+    /// What earns a strike, and how many strikes within how long cause a ban. Without it, it bans [by
+    /// hand](ADMIN_API.md#bans) alone. Default: none.
+    pub(crate) strikes: Option<Spanned<Strikes>>,
+    /// How long the first ban is, and one by hand that does not say, at least `1s`.
     #[serde(rename = "for")]
     pub(crate) length: Spanned<Required<HumanDuration>>,
     /// How many times longer each ban is than the one before. Default: `1`.

@@ -28,6 +28,26 @@ fn folder(more: &str, files: &[(&str, &str)]) -> Folder {
 }
 
 #[test]
+fn a_ban_without_strikes_bans_by_hand_alone() {
+    let settings = folder(
+        "bans: {abusers: {per: address, for: 1h}}\nblock: {addresses: []}",
+        &[],
+    );
+    let settings = settings.settings();
+    let [ban] = &settings.access.bans[..] else {
+        panic!("{:?}", settings.access.bans)
+    };
+    assert!(!ban.has_strikes());
+    assert_eq!(ban.ban.schedule().first(), Duration::from_secs(3600));
+    assert!(settings.access.lists.is_empty());
+    let growing = folder("bans: {abusers: {per: address, for: 1h, factor: 4}}", &[]);
+    let said = "bans.abusers.factor: `factor` does not apply to bans by hand\n  say by `strikes` what \
+                bans by itself, or leave it out\n";
+    let findings = growing.findings();
+    assert!(findings.contains(said), "{findings}");
+}
+
+#[test]
 fn every_error_of_bans_and_lists_is_told_with_its_help() {
     let more = r#"bans:
   one:
@@ -88,7 +108,7 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:7:3: bans.two: "global" stands alone, as it is one bucket for all
       leave it out, or the others
     gateway.yaml:9:5: bans.two.strikes: nothing is a strike
-      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
+      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`; a ban by hand needs no `strikes`
     gateway.yaml:9:33: bans.two.strikes.period: period must be longer than zero
     gateway.yaml:11:10: bans.two.max: `max` does not apply to bans that do not grow
       say by how much they do, such as `factor: 4`, or leave it out
@@ -111,7 +131,7 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:28:3: bans.a:b: ':' cannot stand in a name
       write it in letters, digits, '-' and '_'
     gateway.yaml:28:25: bans.a:b.strikes: nothing is a strike
-      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
+      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`; a ban by hand needs no `strikes`
     gateway.yaml:28:46: bans.a:b.strikes.status: there are no statuses
       name some, such as [401, 403] or 5xx
     gateway.yaml:28:90: bans.a:b.then: unknown key "then"

@@ -42,6 +42,12 @@ pub struct BanPolicy {
 }
 
 impl BanPolicy {
+    /// Whether anything is a strike; otherwise it bans by hand alone.
+    #[must_use]
+    pub fn has_strikes(&self) -> bool {
+        !(self.limits.is_empty() && self.statuses.is_empty() && self.paths.is_empty())
+    }
+
     /// The first of these limits whose denials are strikes.
     fn striking<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<&Arc<str>> {
         limits.find_map(|denier| self.limits.iter().find(|limit| ***limit == *denier))

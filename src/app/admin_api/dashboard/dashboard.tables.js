@@ -135,7 +135,7 @@ export function showTables(configuration, second, subjectsOf) {
       return [
         ['', h('span', {}, ban.name, h('span', { class: 'sub' }, `per ${ban.per.join(' and ')}`))],
         ['', h('span', { class: 'chips' }, enforced(ban.enforce))],
-        ['', `${number(ban.strikes)} in ${ban.within}`],
+        ['', ban.strikes === null ? 'by hand' : `${number(ban.strikes)} in ${ban.within}`],
         ['', ban.lengths.join(', then ')],
         count(now.denied + now.would_deny),
         count(total.denied + total.would_deny),

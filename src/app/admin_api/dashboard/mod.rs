@@ -101,8 +101,10 @@ pub(super) fn file(
 ) -> Result<Response<Full<Bytes>>, ApiError> {
     let path = head.uri.path();
     let file = FILES.iter().find(|(known, ..)| *known == path);
-    let file = file.filter(|_| settings.admin_dashboard);
     let (_, media_type, contents) = file.ok_or(ApiError::NoSuchPath)?;
+    if !settings.admin_dashboard {
+        return Err(ApiError::NoDashboard);
+    }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(ApiError::Method("GET, HEAD"));
     }
