@@ -71,9 +71,13 @@ pub(super) struct TopQuery {
     #[arg(long, value_name = "NUMBER")]
     pub(super) count: Option<u32>,
 
-    /// Of all gateways that share the Redis, in place of the one that is asked
+    /// Of all gateways that share the Redis, which is the default
+    #[arg(long, conflicts_with = "alone")]
+    fleet: bool,
+
+    /// Of the gateway that is asked alone
     #[arg(long)]
-    pub(super) fleet: bool,
+    pub(super) alone: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -353,11 +357,11 @@ impl TopArgs {
     /// Lists the subjects once, below what needs attention.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let client = self.admin.client(config)?;
-        let answer = client.request(Method::GET, &self.query.path(COUNT), None)?;
+        let answer = self.query.ask(&client, COUNT)?;
         if self.admin.json {
             return Ok(json_text(&answer));
         }
-        let found = findings::ask(&client, self.query.fleet)?;
+        let found = findings::ask(&client, !self.query.alone)?;
         let found = Finding::all(&found, self.query.limit.as_deref());
         let text = findings::paragraph(&found) + &top_table(&answer);
         Ok(printable_lines(&text).into_owned())
@@ -383,10 +387,24 @@ impl TopQuery {
             path.push_str("&limit=");
             path.push_str(&encoded(limit));
         }
-        if self.fleet {
+        if !self.alone {
             path.push_str("&scope=fleet");
         }
         path
+    }
+
+    /// The subjects. Of one gateway alone, with how many are `known`, which it is not asked for.
+    pub(super) fn ask(&self, client: &AdminClient, count: u32) -> Result<Value, AdminError> {
+        let mut answer = client.request(Method::GET, &self.path(count), None)?;
+        if self.alone {
+            let others = client.request(Method::GET, "/v1/gateways", None)?;
+            let others = others.get("gateways").and_then(Value::as_array);
+            let known = json!(others.map_or(1, Vec::len));
+            if let Some(members) = answer.as_object_mut() {
+                members.insert("known".to_owned(), known);
+            }
+        }
+        Ok(answer)
     }
 }
 

@@ -10,7 +10,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use http::Method;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -23,7 +22,8 @@ use weir_telemetry::printable;
 
 use super::admin::{Period, Sort, TopQuery};
 use super::findings::{self, Finding, FindingKind};
-use super::tables::{fleet_line, name_or_id};
+use super::tables::{counted_line, name_or_id};
+use super::wrap::{cells_of, continued, fitted, wrapped};
 use crate::app::{AdminClient, AdminError};
 
 /// How often the gateway is asked.
@@ -61,8 +61,12 @@ const NEAR: f64 = 0.8;
 const KEYS: &str =
     "q quit  r requests  d denied  u used  p period  l limit  f fleet  \u{2191}\u{2193} scroll";
 
-/// Rows that the table has at least for each finding that is shown.
-const ROWS_FOR_FINDING: u16 = 4;
+/// Rows that findings leave to the table, if it has as many, and unless that is over half of all.
+const TABLE_ROWS: u16 = 8;
+
+/// Cells before the text of a finding, and the terminal that is too narrow for them.
+const INDENT: usize = 12;
+const NARROW: usize = 2 * INDENT;
 
 /// Whether input and output are a terminal.
 pub(super) fn is_possible() -> bool {
@@ -120,8 +124,8 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
 
 /// The subjects, and what needs attention among them.
 fn fetch(client: &AdminClient, query: &TopQuery) -> Result<Value, AdminError> {
-    let mut answer = client.request(Method::GET, &query.path(COUNT), None)?;
-    let mut found = findings::ask(client, query.fleet)?;
+    let mut answer = query.ask(client, COUNT)?;
+    let mut found = findings::ask(client, !query.alone)?;
     for name in ["gateway", "findings"] {
         let found = found.get_mut(name).map(Value::take);
         if let (Some(members), Some(found)) = (answer.as_object_mut(), found) {
@@ -210,7 +214,7 @@ struct View {
     /// The limits that subjects were seen of.
     limits: BTreeSet<String>,
     error: Option<String>,
-    /// Which gateways are counted; none of the fleet.
+    /// Which gateways are counted, if there are several.
     counted: Option<String>,
     /// How many subjects are above the first that is shown.
     scrolled: usize,
@@ -225,7 +229,6 @@ struct Subject {
     rate: f64,
     /// The share of the bucket.
     used: f64,
-    uncounted: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,9 +270,7 @@ impl View {
                 let subjects = answer.get("subjects").and_then(Value::as_array);
                 let subjects = subjects.into_iter().flatten();
                 self.subjects = subjects.map(Subject::from_json).collect();
-                let uncounted = self.subjects.iter().map(|subject| subject.uncounted).max();
-                let is_fleet = answer.get("scope").is_some_and(|scope| scope == "fleet");
-                self.counted = is_fleet.then(|| fleet_line(&answer, uncounted.unwrap_or_default()));
+                self.counted = counted_line(&answer);
                 let limits = self.subjects.iter().map(|subject| subject.limit.clone());
                 self.limits.extend(limits);
                 self.error = None;
@@ -294,7 +295,7 @@ impl View {
                 }
             }
             KeyCode::Char('l') => self.query.limit = self.next_limit(),
-            KeyCode::Char('f') => self.query.fleet = !self.query.fleet,
+            KeyCode::Char('f') => self.query.alone = !self.query.alone,
             KeyCode::Up => return self.scroll(-1),
             KeyCode::Down => return self.scroll(1),
             KeyCode::PageUp => return self.scroll(-10),
@@ -322,36 +323,104 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
         let error_lines = u16::from(self.error.is_some());
-        let shown = frame.area().height / (2 + ROWS_FOR_FINDING);
-        let findings = self.findings.get(..usize::from(shown));
-        let findings = findings.unwrap_or(&self.findings);
-        let finding_lines = 2 * u16::try_from(findings.len()).unwrap_or_default();
-        let [title, error, attention, table, keys] = Layout::vertical([
-            Constraint::Length(1),
+        let width = usize::from(area.width);
+        let title = match width < NARROW {
+            true => vec![fitted(&self.title(), width)],
+            false => wrapped(&self.title(), width),
+        };
+        let title_lines = u16::try_from(title.len()).unwrap_or(1);
+        let rest = area
+            .height
+            .saturating_sub(title_lines + error_lines)
+            .saturating_sub(1);
+        let findings = self.attention(width, rest);
+        let finding_lines = u16::try_from(findings.len()).unwrap_or_default();
+        let [titles, error, attention, table, keys] = Layout::vertical([
+            Constraint::Length(title_lines),
             Constraint::Length(error_lines),
             Constraint::Length(finding_lines),
             Constraint::Fill(1),
             Constraint::Length(1),
         ])
-        .areas(frame.area());
-        frame.render_widget(Line::styled(self.title(), bold()), title);
+        .areas(area);
+        let title = title.into_iter().map(|line| Line::styled(line, bold()));
+        frame.render_widget(Text::from_iter(title), titles);
         if let Some(cause) = &self.error {
             let text = format!("{} (asked again each second)", printable(cause));
             let style = self.colored(Color::Red).add_modifier(Modifier::BOLD);
             frame.render_widget(Line::styled(text, style), error);
         }
-        let width = usize::from(attention.width);
-        let lines = findings
-            .iter()
-            .flat_map(|finding| self.lines(finding, width));
-        frame.render_widget(Text::from_iter(lines), attention);
+        frame.render_widget(Text::from_iter(findings), attention);
         self.draw_subjects(frame, table);
         frame.render_widget(Line::styled(KEYS, self.colored(Color::DarkGray)), keys);
     }
 
+    /// As many findings as there is room for above the table, each with all of its text, and how
+    /// many more there are.
+    fn attention(&self, width: usize, rest: u16) -> Vec<Line<'static>> {
+        let heads_and_rows = u16::try_from(self.subjects.len().max(1)).unwrap_or(u16::MAX);
+        let table = heads_and_rows
+            .saturating_add(1)
+            .min(TABLE_ROWS)
+            .min(rest / 2);
+        let room = usize::from(rest - table);
+        let mut lines = Vec::new();
+        let mut findings = self.findings.iter();
+        while let Some(finding) = findings.next() {
+            let own = self.lines(finding, width);
+            let more = findings.len();
+            let needed = lines.len() + own.len() + usize::from(more > 0);
+            if needed <= room {
+                lines.extend(own);
+                continue;
+            }
+            if lines.is_empty() {
+                let (more, room) = (more, room.saturating_sub(usize::from(more > 0)));
+                lines.extend(self.two_lines(finding, width).into_iter().take(room));
+                lines.extend(more_findings(more));
+            } else {
+                lines.extend(more_findings(more + 1));
+            }
+            break;
+        }
+        lines.truncate(room);
+        lines
+    }
+
     /// The finding, and its remedy.
-    fn lines(&self, finding: &Finding, width: usize) -> [Line<'static>; 2] {
+    fn lines(&self, finding: &Finding, cells: usize) -> Vec<Line<'static>> {
+        if cells < NARROW {
+            return self.two_lines(finding, cells).into();
+        }
+        let cells = cells - INDENT;
+        let mut texts = wrapped(&finding.text, cells).into_iter();
+        let first = Span::raw(texts.next().unwrap_or_default());
+        let first = Line::from(vec![self.kind(finding), first]);
+        let command = finding.command.as_deref();
+        let remedy = command.and_then(|command| continued(command, cells));
+        let remedy = remedy.unwrap_or_else(|| wrapped(&finding.advice, cells));
+        let remedy = remedy.into_iter().map(|text| indented(&text, bold()));
+        let texts = texts.map(|text| indented(&text, Style::new()));
+        std::iter::once(first).chain(texts).chain(remedy).collect()
+    }
+
+    /// The finding and its remedy as far as two lines have them. A command that is cut at the edge is
+    /// another command.
+    fn two_lines(&self, finding: &Finding, cells: usize) -> [Line<'static>; 2] {
+        let cells = cells.saturating_sub(INDENT);
+        let text = Span::raw(fitted(&finding.text, cells));
+        let command = finding.command.as_deref();
+        let command = command.filter(|command| cells_of(command) <= cells);
+        let remedy = command.map_or_else(|| fitted(&finding.advice, cells), str::to_owned);
+        [
+            Line::from(vec![self.kind(finding), text]),
+            indented(&remedy, bold()),
+        ]
+    }
+
+    fn kind(&self, finding: &Finding) -> Span<'static> {
         let color = match finding.kind {
             FindingKind::Configuration
             | FindingKind::Store
@@ -368,21 +437,12 @@ impl View {
             FindingKind::Banned => Color::Green,
         };
         let title = format!("{:<10}  ", finding.kind.title());
-        let remedy = |text: &str| Line::styled(format!("{:12}{text}", ""), bold());
-        // A command that is cut at the edge is another command.
-        let command = finding.command.as_deref().map(remedy);
-        let command = command.filter(|command| command.width() <= width);
-        let width = width.saturating_sub(12);
-        let title = Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD));
-        [
-            Line::from(vec![title, Span::raw(fitted(&finding.text, width))]),
-            command.unwrap_or_else(|| remedy(&fitted(&finding.advice, width))),
-        ]
+        Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD))
     }
 
     fn title(&self) -> String {
         let sort = match self.query.sort {
-            Sort::Rate => "most requests",
+            Sort::Rate => "most requests a second",
             Sort::Denied => "most denied",
             Sort::Remaining => "most used, near or over the limit",
         };
@@ -414,14 +474,11 @@ impl View {
         frame.render_widget(table.column_spacing(GAP), area);
     }
 
-    /// The columns for this width, each with its own. The bar gives way first, and the subject
-    /// last.
+    /// The columns for this width, each with its own. The bar gives way first, and last of all that
+    /// by which subjects are ordered, and then the subject.
     fn columns(&self, width: u16) -> Vec<(Column, u16)> {
         let longest = |text: fn(&Subject) -> &str| {
-            let widths = self
-                .subjects
-                .iter()
-                .map(|subject| Span::raw(text(subject)).width());
+            let widths = self.subjects.iter().map(|subject| cells_of(text(subject)));
             u16::try_from(widths.max().unwrap_or_default()).unwrap_or(u16::MAX)
         };
         let subject = longest(|subject| &subject.name).clamp(7, MAX_SUBJECT);
@@ -437,7 +494,18 @@ impl View {
         ];
         let taken =
             |others: &[(Column, u16)]| -> u16 { others.iter().map(|(_, width)| width + GAP).sum() };
+        let sorted = match self.query.sort {
+            Sort::Rate => Column::Rate,
+            Sort::Denied => Column::Denied,
+            Sort::Remaining => Column::Used,
+        };
         for (column, least) in GIVE_WAY {
+            // The column of the order and that of requests change places.
+            let column = match column {
+                Column::Requests => sorted,
+                column if column == sorted && least == 0 => Column::Requests,
+                column => column,
+            };
             let over = subject.saturating_add(taken(&others)).saturating_sub(width);
             let given = others.iter_mut().find(|(other, _)| *other == column);
             if let Some((_, width)) = given.filter(|_| over > 0) {
@@ -518,22 +586,13 @@ impl Column {
     }
 }
 
-/// As much of a text as fits in so many cells, with an ellipsis if that is not all: the beginning
-/// of an address is another address.
-fn fitted(text: &str, width: usize) -> String {
-    if Span::raw(text).width() <= width {
-        return text.to_owned();
-    }
-    let mut kept = String::new();
-    for char in text.chars() {
-        kept.push(char);
-        if Span::raw(&*kept).width() >= width {
-            kept.pop();
-            break;
-        }
-    }
-    kept.push('\u{2026}');
-    kept
+fn more_findings(more: usize) -> Option<Line<'static>> {
+    let text = format!("{more} more, which `weir top --once` shows");
+    (more > 0).then(|| indented(&text, Style::new()))
+}
+
+fn indented(text: &str, style: Style) -> Line<'static> {
+    Line::styled(format!("{:INDENT$}{text}", ""), style)
 }
 
 impl Subject {
@@ -548,7 +607,6 @@ impl Subject {
             denied: count("denied"),
             rate: number("rate"),
             used: number("used"),
-            uncounted: count("uncounted"),
         }
     }
 }
@@ -606,7 +664,7 @@ mod tests {
     #[test]
     fn each_subject_is_a_row_with_a_bar_of_what_it_has_used() {
         insta::assert_snapshot!(text(&view(true)), @r"
-        weir top: most requests, last minute, all limits
+        weir top: most requests a second, last minute, all limits
         LIMIT               SUBJECT                REQUESTS    DENIED  PER SECOND  USED
         RequestsPerAddress  203.0.113.9                4120      3988       68.67  ████████████████████ 100%
         Logins              198.51.100.7                 50         0        0.83  █████████████████░░░  85%
@@ -664,15 +722,126 @@ mod tests {
             "text": "wants more", "remedy": {"text": "Raise its limit", "command": command},
         }]);
         view.update(Ok(of_all));
-        for (width, remedy) in [
-            (72, "Raise its limit"),
-            (85, "Raise its limit"),
-            (86, command),
-        ] {
+        let shown = |width| {
             let screen = drawn(&view, width, 20).backend().to_string();
-            let line = screen.lines().nth(2).unwrap().trim_matches('"').trim();
-            assert_eq!(line, remedy, "{width}");
+            let lines = screen.lines().map(|line| line.trim_matches('"').trim());
+            let lines = lines.skip_while(|line| !line.starts_with("OVER")).skip(1);
+            let lines = lines.take_while(|line| !line.starts_with("LIMIT"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(86), [command]);
+        // A shell takes these for one.
+        for width in [85, 80, 60, 40] {
+            let lines = shown(width);
+            assert!(lines.len() > 1, "{width}: {lines:?}");
+            assert_eq!(lines.join("\n").replace(" \\\n", " "), command, "{width}");
         }
+        assert_eq!(shown(23).first().unwrap(), "Raise its \u{2026}");
+    }
+
+    /// Of a terminal with 80 columns and nine free lines, sentences and commands were cut.
+    #[test]
+    fn a_finding_has_all_of_its_words_while_there_are_free_lines() {
+        let mut view = view(true);
+        let text = "goes on although RequestsPerAddress denies 96% of its 4120 requests in the last \
+                    minute, and is denied by two other limits as well";
+        let finding = |subject: &str| {
+            json!({
+                "kind": "abuse", "limit": "Logins", "subject": subject, "name": null, "text": text,
+                "remedy": {"text": "Ban it for a while", "command": format!("weir ban add abusers {subject} --for 1h")},
+            })
+        };
+        let with = |count: usize| {
+            let subjects: Vec<_> = (0..count).map(|n| format!("203.0.113.{n}")).collect();
+            let mut all = answer();
+            all["findings"] = subjects.iter().map(|it| finding(it)).collect();
+            all
+        };
+        view.update(Ok(with(2)));
+        let screen = drawn(&view, 80, 24).backend().to_string();
+        let words: Vec<&str> = screen.split_whitespace().collect();
+        for word in text.split(' ').chain(["--for", "SUBJECT"]) {
+            assert!(words.contains(&word), "{word}: {screen}");
+        }
+        assert!(!screen.contains('\u{2026}'), "{screen}");
+        // What there is no room for is counted, and each that is shown is whole.
+        view.update(Ok(with(9)));
+        for height in 6..40 {
+            let screen = drawn(&view, 80, height).backend().to_string();
+            let shown = screen.matches("ABUSE").count();
+            assert!(shown > 0, "{height}: {screen}");
+            let more = format!("{} more, which `weir top --once` shows", 9 - shown);
+            assert_eq!(screen.contains(&more), shown < 9, "{height}: {screen}");
+            assert!(
+                screen.contains("203.0.113.9  "),
+                "the table: {height}: {screen}"
+            );
+        }
+    }
+
+    /// At 60 columns the order was that of a column which was not there.
+    #[test]
+    fn subjects_are_never_ordered_by_a_column_that_is_hidden_while_others_are_shown() {
+        for (sort, head) in [
+            (Sort::Rate, "PER SECOND"),
+            (Sort::Denied, "DENIED"),
+            (Sort::Remaining, "USED"),
+        ] {
+            let mut view = view(true);
+            view.query.sort = sort;
+            for width in 1..=120 {
+                let screen = drawn(&view, width, 12).backend().to_string();
+                let all = ["LIMIT", "REQUESTS", "DENIED", "PER SECOND", "USED"];
+                let shown = all.into_iter().filter(|head| screen.contains(head));
+                let shown: Vec<_> = shown.collect();
+                let is_shown = shown.contains(&head);
+                assert!(is_shown || shown.is_empty(), "{width}: {shown:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_title_says_which_gateways_are_counted() {
+        let title = |members: Value| {
+            let mut view = view(true);
+            let mut of_all = answer();
+            of_all
+                .as_object_mut()
+                .unwrap()
+                .extend(members.as_object().unwrap().clone());
+            view.update(Ok(of_all));
+            view.title()
+        };
+        let fleet = |counted: u32, known: u32, is_fleet: bool, alone: Value| {
+            title(json!({
+                "scope": "fleet", "gateways": counted, "known": known, "is_fleet": is_fleet,
+                "alone": alone,
+            }))
+        };
+        let of_one = "weir top: most requests a second, last minute, all limits";
+        assert_eq!(
+            fleet(3, 3, true, Value::Null),
+            format!("{of_one}, 3 gateways")
+        );
+        assert_eq!(
+            fleet(2, 3, true, Value::Null),
+            format!("{of_one}, 2 of 3 gateways")
+        );
+        assert_eq!(
+            fleet(1, 1, true, json!("Redis is out of reach")),
+            format!("{of_one}, this gateway alone: Redis is out of reach")
+        );
+        // Where there is no fleet, nothing is said of one.
+        assert_eq!(fleet(1, 1, true, Value::Null), of_one);
+        assert_eq!(fleet(1, 1, false, json!("the store is memory")), of_one);
+        assert_eq!(
+            title(json!({"scope": "gateway", "gateways": 1, "known": 1})),
+            of_one
+        );
+        assert_eq!(
+            title(json!({"scope": "gateway", "gateways": 1, "known": 3})),
+            format!("{of_one}, this gateway of 3")
+        );
     }
 
     #[test]
@@ -726,9 +895,9 @@ mod tests {
         RequestsPerAddress  2001:db8:1:2::/64        50         0        0.83  ███░  85%
         ");
         insta::assert_snapshot!(table(60), @r"
-        LIMIT           SUBJECT            REQUESTS    DENIED  USED
-        RequestsPerAd…  203.0.113.14           4120      3988   100%
-        RequestsPerAd…  2001:db8:1:2::/64        50         0    85%
+        LIMIT         SUBJECT              DENIED  PER SECOND  USED
+        RequestsPer…  203.0.113.14           3988       68.67   100%
+        RequestsPer…  2001:db8:1:2::/64         0        0.83    85%
         ");
         insta::assert_snapshot!(table(16), @r"
         SUBJECT
@@ -741,7 +910,7 @@ mod tests {
         ));
         let screen = drawn(&view, 80, 12).backend().to_string();
         assert!(
-            screen.contains("aaa…") && screen.contains(" 41 "),
+            screen.contains("aaa…") && screen.contains(" 7 "),
             "{screen}"
         );
     }
@@ -764,22 +933,31 @@ mod tests {
     fn keys_change_what_is_asked_for() {
         let mut view = view(true);
         for (key, path) in [
-            ('d', "/v1/top?sort=denied&period=minute&count=100"),
-            ('p', "/v1/top?sort=denied&period=hour&count=100"),
-            ('p', "/v1/top?sort=denied&period=minute&count=100"),
-            ('u', "/v1/top?sort=remaining&period=minute&count=100"),
-            ('r', "/v1/top?sort=rate&period=minute&count=100"),
+            (
+                'd',
+                "/v1/top?sort=denied&period=minute&count=100&scope=fleet",
+            ),
+            ('p', "/v1/top?sort=denied&period=hour&count=100&scope=fleet"),
+            (
+                'p',
+                "/v1/top?sort=denied&period=minute&count=100&scope=fleet",
+            ),
+            (
+                'u',
+                "/v1/top?sort=remaining&period=minute&count=100&scope=fleet",
+            ),
+            ('r', "/v1/top?sort=rate&period=minute&count=100&scope=fleet"),
             (
                 'l',
-                "/v1/top?sort=rate&period=minute&count=100&limit=Logins",
+                "/v1/top?sort=rate&period=minute&count=100&limit=Logins&scope=fleet",
             ),
             (
                 'l',
-                "/v1/top?sort=rate&period=minute&count=100&limit=RequestsPerAddress",
+                "/v1/top?sort=rate&period=minute&count=100&limit=RequestsPerAddress&scope=fleet",
             ),
-            ('l', "/v1/top?sort=rate&period=minute&count=100"),
-            ('f', "/v1/top?sort=rate&period=minute&count=100&scope=fleet"),
+            ('l', "/v1/top?sort=rate&period=minute&count=100&scope=fleet"),
             ('f', "/v1/top?sort=rate&period=minute&count=100"),
+            ('f', "/v1/top?sort=rate&period=minute&count=100&scope=fleet"),
         ] {
             assert_eq!(press(&mut view, key), Pressed::Ask, "{key}");
             assert_eq!(view.query.path(COUNT), path, "{key}");

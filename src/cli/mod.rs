@@ -22,6 +22,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod version;
+mod wrap;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

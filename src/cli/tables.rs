@@ -114,26 +114,34 @@ pub(super) fn top_table(answer: &Value) -> String {
         ]
     });
     let mut text = table(heads, 2, &rows, "no subjects");
-    if answer["scope"] == "fleet" {
-        let uncounted = answer["subjects"].as_array().into_iter().flatten();
-        let uncounted = uncounted.filter_map(|subject| subject["uncounted"].as_u64());
-        let fleet = fleet_line(answer, uncounted.max().unwrap_or_default());
+    if let Some(counted) = counted_line(answer) {
         if !text.ends_with('\n') {
             text.push('\n');
         }
-        text.push_str(&fleet);
+        text.push_str(&counted);
         text.push('\n');
     }
     text
 }
 
-/// Which gateways are counted, and how many requests of a subject may be missing.
-pub(super) fn fleet_line(answer: &Value, uncounted: u64) -> String {
+/// Which gateways are counted, and how many requests of a subject may be missing. None where there
+/// is but one gateway.
+pub(super) fn counted_line(answer: &Value) -> Option<String> {
     let number = |name: &str| {
         let number = answer[name].as_u64().unwrap_or_default();
         usize::try_from(number).unwrap_or(usize::MAX)
     };
     let (counted, known) = (number("gateways"), number("known"));
+    if answer["scope"] != "fleet" {
+        return (known > 1).then(|| format!("this gateway of {known}"));
+    }
+    let is_one = counted.max(known) < 2 && answer["alone"].is_null();
+    if is_one || answer["is_fleet"] == false {
+        return None;
+    }
+    let subjects = answer["subjects"].as_array().into_iter().flatten();
+    let uncounted = subjects.filter_map(|subject| subject["uncounted"].as_u64());
+    let uncounted = uncounted.max().unwrap_or_default();
     let mut text = match counted < known {
         true => format!("{counted} of {}", pluralized(known, "gateway")),
         false => pluralized(counted, "gateway"),
@@ -146,7 +154,7 @@ pub(super) fn fleet_line(answer: &Value, uncounted: u64) -> String {
         // Writing to a string never fails.
         let _ = write!(text, "; up to {requests} of a subject may be missing");
     }
-    text
+    Some(text)
 }
 
 /// The name of a subject's account where that is known, and else its id.
@@ -421,8 +429,8 @@ mod tests {
         L      a               9       0         0.1   50%
         3 gateways; up to 4 requests of a subject may be missing
         ");
-        let top = json!({"gateways": 2, "known": 3, "alone": null});
-        assert_eq!(fleet_line(&top, 0), "2 of 3 gateways");
+        let top = json!({"scope": "fleet", "gateways": 2, "known": 3, "alone": null});
+        assert_eq!(counted_line(&top).unwrap(), "2 of 3 gateways");
     }
 
     #[test]

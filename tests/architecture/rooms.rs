@@ -16,7 +16,7 @@ const LISTED: &str = include_str!("rooms.txt");
 /// How many files are listed outside of rooms, knots apart. Whoever lists one more has to raise it here
 /// as well, and to say why.
 /// HTTP/3 is named where its keys are read and where the listening sockets are.
-const MOST_FILES: usize = 451;
+const MOST_FILES: usize = 450;
 
 /// How many knots there are, and how many features they name together.
 /// The schema of a listener has the key of HTTP/3.

@@ -148,13 +148,20 @@ fn an_abuser_who_spreads_over_all_gateways_is_never_taken_for_three_small_ones()
     an_abuser_of_all_is_named_with_what_all_have_counted(&all);
 
     let address = all[0].admin_address().to_string();
-    let (code, text) = run(&all[1], &["top", "--fleet", "--once", "--admin", &address]);
+    let (code, text) = run(&all[1], &["top", "--once", "--admin", &address]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
         text.starts_with("ABUSE       203.0.113.9 goes on"),
         "{text}"
     );
     assert!(text.trim_end().ends_with("3 gateways"), "{text}");
+    let (code, text) = run(&all[1], &["top", "--alone", "--once", "--admin", &address]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.trim_end().ends_with("this gateway of 3"), "{text}");
+    assert!(
+        text.contains(&format!("{ABUSER}         40      20")),
+        "{text}"
+    );
     let (code, text) = run(&all[1], &["gateways", "--admin", &address]);
     assert_eq!(code, Some(0), "{text}");
     for gateway in &all {

@@ -49,6 +49,7 @@ pub(super) fn counted<'v>(
                 scope: CountedScope::Gateway,
                 gateways: 1,
                 known: 1,
+                is_fleet: false,
                 alone: None,
             };
             (Scope::Gateway(metrics, now), counted)
@@ -58,11 +59,22 @@ pub(super) fn counted<'v>(
                 scope: CountedScope::Fleet,
                 gateways: fleet.counted(),
                 known: fleet.known(),
+                is_fleet: is_fleet(fleet),
                 alone: fleet.alone.as_ref().map(why_alone),
             };
-            (Scope::Fleet(fleet), counted)
+            // Its own figures are all that there are.
+            let scope = match counted.is_fleet {
+                true => Scope::Fleet(fleet),
+                false => Scope::Gateway(metrics, now),
+            };
+            (scope, counted)
         }
     }
+}
+
+/// Whether the gateway shares its store, by its configuration.
+fn is_fleet(view: &FleetView) -> bool {
+    !matches!(view.alone, Some(Solitude::Configured(_)))
 }
 
 fn why_alone(alone: &Solitude) -> String {
@@ -75,7 +87,7 @@ fn why_alone(alone: &Solitude) -> String {
 pub(super) fn gateways(view: &FleetView) -> Gateways {
     let others = view.configurations.iter();
     Gateways {
-        is_fleet: !matches!(view.alone, Some(Solitude::Configured(_))),
+        is_fleet: is_fleet(view),
         alone: view.alone.as_ref().map(why_alone),
         gateways: view.gateways.iter().map(gateway).collect(),
         configurations: others

@@ -59,6 +59,9 @@ pub(super) struct Counted {
     /// known.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub(super) known: usize,
+    /// Whether the gateway that is asked shares its store with others, by its configuration. False
+    /// where it alone is asked about.
+    pub(super) is_fleet: bool,
     /// Why the fleet is this gateway alone, or lacks figures of others.
     pub(super) alone: Option<String>,
 }
