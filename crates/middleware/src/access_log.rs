@@ -473,8 +473,8 @@ pin_project! {
     where
         F: HasVerdict,
     {
-        /// A client that leaves before its answer was decided about all the same, perhaps held in a
-        /// tarpit.
+        /// A client that leaves before its answer may have been decided about, and perhaps held in a
+        /// tarpit. While its request waits for the store or for its turn, there is no verdict.
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             if let (Some(record), Some(verdict)) = (this.record, this.future.verdict()) {

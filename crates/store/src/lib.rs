@@ -62,7 +62,7 @@ pub trait Store: Send + Sync + 'static {
     /// spends nothing give nothing back.
     fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()>;
 
-    /// Gives back what a transaction of GCRA took, to whom the decision came from, unless the
+    /// Gives back what a transaction of GCRA took, to the store that decided it, unless the
     /// bucket's TAT is later than `latest`: what comes behind has been promised to others. A store
     /// that cannot tell gives nothing back.
     fn refund_last(

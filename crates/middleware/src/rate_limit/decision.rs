@@ -51,6 +51,7 @@ pub(super) struct PendingDecision {
     /// What the store is asked in the end, if it is only asked how things stand because the account
     /// is not known yet.
     look_ahead: Option<LookAhead>,
+    /// When the request arrived, or when its turn came.
     pub(super) arrived: Timestamp,
 }
 

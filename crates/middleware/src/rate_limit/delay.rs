@@ -212,12 +212,12 @@ impl DelayedRequest {
         self.is_over = true;
         let mut queues = self.permit.0.queues.lock();
         for (index, lent) in self.taken.lent.iter().enumerate() {
-            self.leave(index, lent, &mut queues, |_, _| {});
+            self.dequeue(index, lent, &mut queues, |_, _| {});
         }
     }
 
     /// Takes a slot out of its queue, and hands it to `pass_on` with those behind it.
-    fn leave(
+    fn dequeue(
         &self,
         index: usize,
         lent: &LentUnits,
@@ -251,7 +251,7 @@ impl DelayedRequest {
             if let Some(queue) = queues.get(&lent.queue()) {
                 backend.store = Arc::clone(&queue.store);
             }
-            self.leave(index, lent, &mut queues, |own, behind| {
+            self.dequeue(index, lent, &mut queues, |own, behind| {
                 if own.tat.saturating_sub(lent.tolerance) <= now {
                     return;
                 }
@@ -301,7 +301,8 @@ impl LentUnits {
         self.tat.saturating_sub(self.tolerance)
     }
 
-    /// Gives the units back, if those until `free` are the last that were lent, or none are lent.
+    /// Gives the units back, unless the bucket has lent others since: `free` is the last turn of the
+    /// queue, and none that of a request whose turn has come.
     fn give_back(&self, free: Option<Timestamp>, backend: &Backend, now: Timestamp) {
         let unlent = now + self.tolerance;
         let latest = free.map_or(unlent, |free| free.max(unlent));

@@ -174,7 +174,7 @@ pin_project! {
     /// State of the request being served. It is small, because layer after layer moves it.
     #[project = StateProjection]
     enum ResponseState<F, R> {
-        /// The store has to decide.
+        /// The store has to decide, or the request waits for its turn: there is no verdict yet.
         Waiting {
             decision: Pin<Box<dyn Future<Output = ResponseState<F, R>> + Send>>,
         },
