@@ -46,7 +46,7 @@ EVERYTHING = {
     "affinity": {"nodeAffinity": {}},
     "podAnnotations": {"a": "b"},
     "podLabels": {"c": "d"},
-    "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+    "service": {"type": "LoadBalancer", "udp": True, "annotations": {"a": "b"}},
 }
 
 
@@ -192,6 +192,8 @@ def check(made: dict[str, list[dict]]) -> None:
     assert "replicas" not in everything["Deployment"]["spec"], "the autoscaler decides"
     admin = by_default["NetworkPolicy"]["spec"]["ingress"]
     assert [rule["ports"][0]["port"] for rule in admin] == ["http", "admin"] and "from" in admin[1]
+    assert [rule["ports"][-1] for rule in everything["NetworkPolicy"]["spec"]["ingress"]][0] == {
+        "protocol": "UDP", "port": 8080}
     pod = everything["Deployment"]["spec"]["template"]
     annotations = pod["metadata"]["annotations"]
     assert annotations["a"] == "b" and len(annotations["checksum/gateway"]) == 64, annotations
@@ -201,6 +203,10 @@ def check(made: dict[str, list[dict]]) -> None:
     assert len(pod["spec"]["topologySpreadConstraints"]) == 2
     monitor = everything["ServiceMonitor"]
     services = [thing for thing in made["everything"] if thing["kind"] == "Service"]
+    clients = [thing["spec"]["ports"] for name in made for thing in made[name]
+               if thing["kind"] == "Service" and thing["metadata"]["name"] == "edge-weir"]
+    protocols = [[port.get("protocol", "TCP") for port in ports] for ports in clients]
+    assert protocols == [["TCP"], ["TCP", "UDP"]], protocols
     selected = [service for service in services if service["metadata"]["labels"].items()
                 >= monitor["spec"]["selector"]["matchLabels"].items()]
     assert [service["metadata"]["name"] for service in selected] == ["edge-weir-admin"]
