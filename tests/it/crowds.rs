@@ -72,7 +72,7 @@ fn all_forms_of_a_denial_show_the_wait_that_its_client_is_told() {
     }
 }
 
-/// Which commands a server has carried out.
+/// Which commands a server has carried out, but for this one.
 fn commands(redis: &RedisServer) -> Vec<String> {
     let stats = redis.command(&["INFO", "commandstats"]);
     let names = stats
@@ -80,6 +80,7 @@ fn commands(redis: &RedisServer) -> Vec<String> {
         .filter_map(|line| line.strip_prefix("cmdstat_"));
     let mut names: Vec<_> = names
         .filter_map(|line| line.split(':').next())
+        .filter(|name| *name != "info")
         .map(str::to_owned)
         .collect();
     names.sort();
@@ -112,4 +113,55 @@ fn redis_is_not_asked_more_because_the_denied_are_told_different_times() {
     );
     assert!(follow_one_another(&told[..9]), "{told:?}");
     assert!(told.iter().all(|told| *told <= 330), "{told:?}");
+}
+
+/// Sends so many requests, all denied, and returns how often Redis carried out which commands for
+/// them, but for those that a gateway sends by itself.
+fn commands_for_denials(gateway: &Gateway, redis: &RedisServer, count: u64) -> Vec<(String, u64)> {
+    let before = commands(redis);
+    let calls = |name: &String| redis.calls(name);
+    let counts: Vec<u64> = before.iter().map(calls).collect();
+    let since = Instant::now();
+    for _ in 0..count {
+        seconds(&gateway.send(&get("/")));
+    }
+    // A gateway remembers a denial for a second, and asks again then.
+    let most = since.elapsed().as_secs() + 1;
+    assert_eq!(commands(redis), before);
+    let own = ["ping", "quit", "time"];
+    let after = before.iter().zip(counts).map(|(name, before)| {
+        let more = calls(name) - before;
+        (name.clone(), more.saturating_sub(most))
+    });
+    after
+        .filter(|(name, more)| *more > 0 && !own.contains(&&**name))
+        .collect()
+}
+
+/// Denials that tell a wait are no strikes until as many are outstanding as workers may share the
+/// subject. What is remembered for that is no command.
+#[test]
+fn redis_is_asked_nothing_for_the_waits_that_a_ban_remembers_until_one_is_a_strike() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&[LIMIT])
+        .limited_by("L")
+        .key(
+            "bans: {abusers: {per: address, strikes: {limits: L, workers: 40, count: 30, period: \
+             1m}, for: 1h}}",
+        )
+        .key(&format!(
+            "store: {{redis: {{url: \"{}\", timeout: 10s, fleet: false}}}}",
+            redis.url()
+        ))
+        .start();
+    assert_eq!(gateway.statuses(&get("/"), 2), [200, 200]);
+    seconds(&gateway.send(&get("/")));
+    assert_eq!(commands_for_denials(&gateway, &redis, 39), []);
+    let known = commands(&redis);
+    seconds(&gateway.send(&get("/")));
+    eventually("the strike is counted", || {
+        (commands(&redis) != known).then_some(())
+    });
 }

@@ -36,7 +36,7 @@ pub use quota::{
     MAX_UNCHECKED_LOG_ENTRIES, Quota, QuotaError, Rate,
 };
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
-pub use waits::ToldWaits;
+pub use waits::{ToldWaits, WaitForm};
 pub use window::{
     FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window, farthest_horizon, horizon,
     sub_window_end, sub_windows_lifetime, window_end,

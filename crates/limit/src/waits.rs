@@ -10,10 +10,13 @@ use std::num::NonZeroU64;
 use crate::time::{Nanos, Timestamp};
 use crate::{Algorithm, Quota};
 
-/// Upper bound on what a wait is longer than the bucket asks for: the time in which so many units
-/// come back, and five minutes. Clients that left, and those that ignore what they are told,
-/// lengthen the waits of others no further.
-const MAX_INTERVALS: u64 = 256;
+/// Upper bound on what a wait is longer than the bucket asks for, in clients whose units come back
+/// in that time. It is doubled, so often at the most, while more clients than that are seen to obey:
+/// somebody who ignores waits does not lengthen those of others further.
+const MIN_CROWD: u64 = 32;
+const MAX_DOUBLINGS: u8 = 3;
+
+/// Upper bound on it, however many clients there are.
 const MAX_SPREAD: Nanos = Nanos::from_secs(300);
 
 /// The same for places in flight, and how many requests a second are expected to end: neither is
@@ -21,8 +24,33 @@ const MAX_SPREAD: Nanos = Nanos::from_secs(300);
 const MAX_SPREAD_IN_FLIGHT: Nanos = Nanos::from_secs(4);
 const IN_FLIGHT_INTERVAL: Nanos = Nanos::new(250_000_000);
 
-/// Clients wait whole seconds, so from this interval on a client may come nearly an interval late.
-const CLIENT_RESOLUTION: Nanos = Nanos::from_secs(1);
+/// How clients are told a wait, and so how late they may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitForm {
+    /// `Retry-After`, rounded up.
+    Seconds,
+    /// `Retry-After-Ms`.
+    Milliseconds,
+}
+
+impl WaitForm {
+    /// How late a client may come: what is rounded, or how late its timer is.
+    const fn lateness(self) -> Nanos {
+        match self {
+            Self::Seconds => Nanos::from_secs(1),
+            Self::Milliseconds => Nanos::new(50_000_000),
+        }
+    }
+
+    /// Whether clients of a bucket of GCRA are told to come one after the other. If more units are
+    /// lost while a client is late than the bucket keeps, fewer are lost if all come at once, and
+    /// the first of them takes the unit.
+    pub fn can_order(self, quota: &Quota, cost: u64) -> bool {
+        let kept = quota.burst().get().saturating_sub(cost);
+        let kept_for = times(quota.emission_interval(), kept);
+        kept_for >= self.lateness() || is_tight(quota, cost, self)
+    }
+}
 
 /// The waits that were told for one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,49 +58,77 @@ pub struct ToldWaits {
     /// With GCRA, when the next unit comes back that no told client waits for. Otherwise, the end
     /// of the round.
     until: Timestamp,
-    /// The beginning of the round, which is as long as the longest wait that is told in it. So each
-    /// client that waits is denied, or passes, once a round.
+    /// The beginning of the round. With GCRA it is as long as the bound; otherwise as the longest
+    /// wait that is told in it. So each client that waits is denied, or passes, once a round, or
+    /// twice if its wait is short.
     began: Timestamp,
     /// The waits told in this round, and in the one before it.
     told: u32,
     told_before: u32,
+    /// The units that the last client asked for; none if all are told alike.
+    cost: u32,
+    /// How often the bound on the crowd was doubled.
+    doublings: u8,
 }
 
 impl ToldWaits {
-    /// Until when the waits may concern the next client.
-    pub const fn until(&self) -> Timestamp {
-        self.until
+    /// Whether several clients were told waits that are not over.
+    pub fn is_spread(&self, now: Timestamp) -> bool {
+        self.told.max(self.told_before) > 1 && now < self.until
     }
 
     /// Records and returns the wait to tell a client whose cost fits after `wait`, if nobody else
     /// comes. It is no shorter than that, and the same for a client that is alone.
-    pub fn tell(&mut self, quota: &Quota, cost: NonZeroU64, wait: Nanos, now: Timestamp) -> Nanos {
+    pub fn tell(
+        &mut self,
+        quota: &Quota,
+        cost: NonZeroU64,
+        wait: Nanos,
+        form: WaitForm,
+        now: Timestamp,
+    ) -> Nanos {
+        if wait == Nanos::NEVER {
+            return wait;
+        }
+        self.cost = u32::try_from(cost.get()).unwrap_or(u32::MAX);
         match quota.algorithm() {
-            _ if wait == Nanos::NEVER => wait,
-            Algorithm::Gcra => self.queue(quota, cost.get(), wait, now),
+            Algorithm::Gcra if !form.can_order(quota, cost.get()) => {
+                self.cost = 0;
+                self.tell_all_alike(wait, form, now)
+            }
+            Algorithm::Gcra => self.queue(quota, cost.get(), wait, form, now),
             Algorithm::InFlight => {
+                self.begin_scattered_round(now);
                 self.scatter(IN_FLIGHT_INTERVAL, MAX_SPREAD_IN_FLIGHT, wait, now)
             }
-            _ => self.scatter(quota.emission_interval(), max_spread(quota), wait, now),
+            _ => {
+                self.begin_scattered_round(now);
+                let taken = times(quota.emission_interval(), cost.get());
+                self.scatter(taken, self.max_spread(taken), wait, now)
+            }
         }
     }
 
     /// The number of clients that wait, by an estimate, if each of them does as it was told.
     pub fn waiting(&self, quota: &Quota, now: Timestamp) -> u64 {
         let left = self.until.since(now);
-        let interval = quota.emission_interval();
+        let cost = self.cost.into();
+        let taken = times(quota.emission_interval(), cost);
         match quota.algorithm() {
             _ if left.is_zero() => 0,
-            Algorithm::Gcra if is_tight(quota, 1) => left.get() / tenths(interval, 7).get().max(1),
-            Algorithm::Gcra => left.get() / interval.get().max(1),
+            Algorithm::Gcra if cost == 0 => self.told_in_round(),
+            Algorithm::Gcra if is_tight(quota, cost, WaitForm::Seconds) => {
+                left.get() / tenths(taken, 7).get().max(1)
+            }
+            Algorithm::Gcra => left.get() / taken.get().max(1),
             Algorithm::InFlight => self.scattered(IN_FLIGHT_INTERVAL, MAX_SPREAD_IN_FLIGHT),
-            _ => self.scattered(interval, max_spread(quota)),
+            _ => self.scattered(taken, self.max_spread(taken)),
         }
     }
 
     /// The number of clients in a round. From the second round on, those with a wait below its length
     /// are told several.
-    fn scattered(&self, interval: Nanos, max: Nanos) -> u64 {
+    fn scattered(&self, taken: Nanos, max: Nanos) -> u64 {
         if self.told_before == 0 {
             return self.told.into();
         }
@@ -80,7 +136,7 @@ impl ToldWaits {
             self.told_in_round(),
             self.until.since(self.began).get().max(1),
         );
-        let mean = round.saturating_sub(self.span(interval, max).get() / 2);
+        let mean = round.saturating_sub(self.span(taken, max).get() / 2);
         let clients = u128::from(told) * u128::from(mean) / u128::from(round);
         u64::try_from(clients).unwrap_or(told)
     }
@@ -90,24 +146,44 @@ impl ToldWaits {
         self.told.max(self.told_before).into()
     }
 
-    /// Gives each client the unit behind that of the client before. Units of GCRA come back one by
+    /// Tells a client the bucket's own wait. As all come when that is over, each is told one a
+    /// round.
+    fn tell_all_alike(&mut self, wait: Nanos, form: WaitForm, now: Timestamp) -> Nanos {
+        self.begin_scattered_round(now);
+        let over = match form {
+            WaitForm::Seconds => Nanos::from_secs(wait.ceil_secs()),
+            WaitForm::Milliseconds => wait,
+        };
+        self.until = self.until.max(self.began + over);
+        wait
+    }
+
+    /// Gives each client the units behind those of the client before. Units of GCRA come back one by
     /// one, and a burst keeps them for clients that are late.
-    fn queue(&mut self, quota: &Quota, cost: u64, wait: Nanos, now: Timestamp) -> Nanos {
-        let interval = quota.emission_interval();
-        let alone = now + wait;
-        let mut at = alone.max(self.until + times(interval, cost - 1));
+    fn queue(
+        &mut self,
+        quota: &Quota,
+        cost: u64,
+        wait: Nanos,
+        form: WaitForm,
+        now: Timestamp,
+    ) -> Nanos {
+        let unit = quota.emission_interval();
+        let taken = times(unit, cost);
+        self.begin_queued_round(taken, now);
+        let (alone, max) = (now + wait, self.max_spread(taken));
+        let mut at = alone.max(self.until + times(unit, cost - 1));
         // Whoever comes next shares the units of the first.
-        if at.since(alone) > max_spread(quota) {
+        if at.since(alone) > max {
             at = alone;
         }
-        self.until = at + interval;
-        if is_tight(quota, cost) {
+        self.until = at + unit;
+        if is_tight(quota, cost, form) {
             // A client that comes a moment too early loses its unit, and nothing keeps it. So units
             // are promised to more clients than there are, and not to the same ones each time.
-            let taken = times(interval, cost);
             let late = self.draw(now, at.since(alone).min(taken));
             self.until = self.until.saturating_sub(tenths(taken, 3));
-            at = (at + late).min(alone + max_spread(quota));
+            at = (at + late).min(alone + max);
         }
         at.since(now)
     }
@@ -115,29 +191,76 @@ impl ToldWaits {
     /// Scatters the clients at random over the time in which their units would come back one by
     /// one. Units of a window come back together, and whoever is first takes many: which one that is
     /// has to change.
-    fn scatter(&mut self, interval: Nanos, max: Nanos, wait: Nanos, now: Timestamp) -> Nanos {
-        if now >= self.until || now < self.began {
-            self.begin_round(now);
-        }
-        self.told = self.told.saturating_add(1);
-        let span = self.span(interval, max);
+    fn scatter(&mut self, taken: Nanos, max: Nanos, wait: Nanos, now: Timestamp) -> Nanos {
+        let span = self.span(taken, max);
         let told = Nanos::new(wait.get().saturating_add(self.draw(now, span).get()));
         self.until = self.until.max(self.began + told);
         told
     }
 
     /// The time over which the clients of a round are scattered.
-    fn span(&self, interval: Nanos, max: Nanos) -> Nanos {
+    fn span(&self, taken: Nanos, max: Nanos) -> Nanos {
         let others = self.told_in_round().saturating_sub(1);
         // Clients with a short wait are counted twice in a round.
-        Nanos::new(times(interval, others).get() / 2).min(max)
+        Nanos::new(times(taken, others).get() / 2).min(max)
     }
 
-    fn begin_round(&mut self, now: Timestamp) {
-        let round = self.until.since(self.began);
-        let is_over = now < self.began || now.since(self.until) >= round;
-        self.told_before = if is_over { 0 } else { self.told };
-        (self.told, self.began, self.until) = (0, now, now);
+    /// Counts a client of a queue, in a new round if the last one is over.
+    fn begin_queued_round(&mut self, taken: Nanos, now: Timestamp) {
+        // Clients that wait for whole seconds are not seen again any sooner.
+        let round = self.max_spread(taken).max(WaitForm::Seconds.lateness());
+        let passed = now.since(self.began);
+        if now < self.began || passed >= round {
+            self.begin_round(now, now < self.began || passed >= times(round, 2));
+        }
+        self.told = self.told.saturating_add(1);
+    }
+
+    /// The same of clients that are scattered.
+    fn begin_scattered_round(&mut self, now: Timestamp) {
+        if now < self.began || now >= self.until {
+            let round = self.until.since(self.began);
+            let is_over = now < self.began || now.since(self.until) >= round;
+            self.begin_round(now, is_over);
+            self.until = now;
+        }
+        self.told = self.told.saturating_add(1);
+    }
+
+    fn begin_round(&mut self, now: Timestamp, forget: bool) {
+        if forget {
+            *self = Self {
+                until: self.until,
+                cost: self.cost,
+                ..Self::default()
+            };
+        }
+        self.doublings = self.learned_doublings();
+        (self.told_before, self.told, self.began) = (self.told, 0, now);
+    }
+
+    /// What the waits of a round say of the bound on the crowd. Clients that obey are told about
+    /// two each, however long the round is: if there are more of them than the bound, it is
+    /// doubled. If the longer round had half as many waits more, somebody did not wait, or clients
+    /// do not come back, and nobody profits from a longer wait.
+    fn learned_doublings(&self) -> u8 {
+        let (told, before) = (u64::from(self.told), u64::from(self.told_before));
+        let bound = self.max_crowd();
+        let obeys = self.doublings == 0 || told * 2 <= before * 3;
+        match told > 2 * bound {
+            true if obeys => (self.doublings + 1).min(MAX_DOUBLINGS),
+            true => 0,
+            false if told <= bound / 2 => self.doublings.saturating_sub(1),
+            false => self.doublings,
+        }
+    }
+
+    fn max_crowd(&self) -> u64 {
+        MIN_CROWD << self.doublings
+    }
+
+    fn max_spread(&self, taken: Nanos) -> Nanos {
+        times(taken, self.max_crowd()).min(MAX_SPREAD)
     }
 
     /// A time up to `max`, by what differs from client to client. It is the same each time in the
@@ -159,13 +282,9 @@ const fn mix(seed: u64) -> u64 {
 
 /// Whether a bucket holds less than two costs, so that it keeps nothing for a client that is late,
 /// and clients can be told to come one after the other.
-fn is_tight(quota: &Quota, cost: u64) -> bool {
+fn is_tight(quota: &Quota, cost: u64, form: WaitForm) -> bool {
     let taken = times(quota.emission_interval(), cost);
-    cost.saturating_mul(2) > quota.burst().get() && taken >= CLIENT_RESOLUTION
-}
-
-fn max_spread(quota: &Quota) -> Nanos {
-    times(quota.emission_interval(), MAX_INTERVALS).min(MAX_SPREAD)
+    cost.saturating_mul(2) > quota.burst().get() && taken >= form.lateness()
 }
 
 fn times(span: Nanos, factor: u64) -> Nanos {
@@ -188,6 +307,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000 * SECOND);
+
+    const SECONDS: WaitForm = WaitForm::Seconds;
 
     fn gcra(burst: u64, count: u64, period: u64) -> Quota {
         Quota::new(burst, count, Duration::from_secs(period)).unwrap()
@@ -219,10 +340,14 @@ mod tests {
         ]
     }
 
-    fn most(quota: &Quota) -> Nanos {
+    /// The longest spread there is, in clients.
+    const MAX_CROWD: u64 = MIN_CROWD << MAX_DOUBLINGS;
+
+    fn most(quota: &Quota, cost: u64, crowd: u64) -> Nanos {
+        let taken = times(quota.emission_interval(), cost);
         match quota.is_in_flight() {
             true => MAX_SPREAD_IN_FLIGHT,
-            false => max_spread(quota),
+            false => times(taken, crowd).min(MAX_SPREAD),
         }
     }
 
@@ -235,7 +360,7 @@ mod tests {
         let (quota, mut waits) = (gcra(20, 100, 60), ToldWaits::default());
         let first = Nanos::new(SECOND / 4);
         for others in 0..20 {
-            let told = waits.tell(&quota, one(), first, NOW);
+            let told = waits.tell(&quota, one(), first, SECONDS, NOW);
             assert_eq!(told.get(), SECOND / 4 + others * SECOND * 6 / 10);
         }
     }
@@ -246,12 +371,29 @@ mod tests {
             let mut waits = ToldWaits::default();
             assert_eq!(waits.waiting(&quota, NOW), 0);
             for _ in 0..20 {
-                waits.tell(&quota, one(), quota.emission_interval(), NOW);
+                waits.tell(&quota, one(), quota.emission_interval(), SECONDS, NOW);
             }
             let waiting = waits.waiting(&quota, NOW);
             assert!((18..=22).contains(&waiting), "{waiting}: {quota:?}");
-            let later = NOW + max_spread(&quota) + Nanos::from_secs(1);
+            let later = NOW + most(&quota, 1, MIN_CROWD) + Nanos::from_secs(1);
             assert_eq!(waits.waiting(&quota, later), 0);
+        }
+    }
+
+    #[test]
+    fn clients_that_wait_are_counted_by_what_they_cost_and_where_all_are_told_alike() {
+        for (quota, cost) in [
+            (gcra(20, 10, 1), 5),
+            (fixed_window(60, 60), 5),
+            (gcra(5, 10, 1), 1),
+        ] {
+            let mut waits = ToldWaits::default();
+            let cost = NonZeroU64::new(cost).unwrap();
+            for _ in 0..20 {
+                waits.tell(&quota, cost, Nanos::new(SECOND / 20), SECONDS, NOW);
+            }
+            let waiting = waits.waiting(&quota, NOW + Nanos::new(SECOND / 25));
+            assert!((18..=22).contains(&waiting), "{waiting}: {quota:?}");
         }
     }
 
@@ -261,9 +403,56 @@ mod tests {
         let costs = [1, 5, 1].map(|cost| {
             let alone = Nanos::from_secs(cost);
             let cost = NonZeroU64::new(cost).unwrap();
-            waits.tell(&quota, cost, alone, NOW).get() / SECOND
+            waits.tell(&quota, cost, alone, SECONDS, NOW).get() / SECOND
         });
         assert_eq!(costs, [1, 6, 7]);
+    }
+
+    #[test]
+    fn a_cost_of_many_units_has_as_many_clients_behind_it_as_one() {
+        let (quota, mut waits) = (gcra(50, 10, 10), ToldWaits::default());
+        let cost = NonZeroU64::new(8).unwrap();
+        for others in 0..=MIN_CROWD {
+            let told = waits.tell(&quota, cost, Nanos::from_secs(3), SECONDS, NOW);
+            assert_eq!(told, Nanos::from_secs(3 + 8 * others));
+        }
+    }
+
+    #[test]
+    fn clients_of_a_window_are_scattered_by_what_they_cost() {
+        let longest = |cost| {
+            let mut waits = ToldWaits::default();
+            let cost = NonZeroU64::new(cost).unwrap();
+            let window = fixed_window(60, 60);
+            let told =
+                (0..20).map(|_| waits.tell(&window, cost, Nanos::from_secs(1), SECONDS, NOW));
+            told.max().unwrap().get() / SECOND - 1
+        };
+        assert!(longest(1) < 10, "{}", longest(1));
+        assert!((25..50).contains(&longest(5)), "{}", longest(5));
+    }
+
+    /// What comes back while clients wait for whole seconds is lost, and a crowd that comes at once
+    /// loses least.
+    #[test]
+    fn a_bucket_that_keeps_less_than_a_second_has_no_queue_of_clients_that_wait_for_seconds() {
+        let wait = Nanos::new(SECOND / 20);
+        let told = |quota, form| {
+            let mut waits = ToldWaits::default();
+            [(); 3].map(|()| waits.tell(&quota, one(), wait, form, NOW).get() - wait.get())
+        };
+        for (quota, interval) in [
+            (gcra(5, 10, 1), SECOND / 10),
+            (gcra(2, 100, 60), SECOND * 6 / 10),
+        ] {
+            assert_eq!(told(quota, SECONDS), [0; 3]);
+            let told = told(quota, WaitForm::Milliseconds);
+            assert_eq!(told, [0, interval, 2 * interval]);
+        }
+        assert_eq!(told(gcra(1, 10, 1), SECONDS), [0; 3]);
+        assert_eq!(told(gcra(1, 100, 1), WaitForm::Milliseconds), [0; 3]);
+        assert_ne!(told(gcra(1, 10, 1), WaitForm::Milliseconds), [0; 3]);
+        assert_ne!(told(gcra(11, 10, 1), SECONDS), [0; 3]);
     }
 
     #[test]
@@ -271,16 +460,22 @@ mod tests {
         let (quota, mut waits) = (fixed_window(60, 60), ToldWaits::default());
         let mut tell = |now| {
             let told: Vec<_> = (0..200)
-                .map(|_| waits.tell(&quota, one(), Nanos::from_secs(10), now))
+                .map(|_| waits.tell(&quota, one(), Nanos::from_secs(10), SECONDS, now))
                 .map(Nanos::ceil_secs)
                 .collect();
-            (0..=110)
-                .map(|second| told.iter().filter(|&&told| told == second).count())
-                .max()
+            let together = |&second: &u64| told.iter().filter(|&&told| told == second).count();
+            let longest = told.iter().copied().max().unwrap();
+            ((0..=longest).map(|second| together(&second)).max(), longest)
         };
-        tell(NOW);
-        let together = tell(NOW + Nanos::from_secs(110));
-        assert!(together < Some(12), "200 clients over 100 s: {together:?}");
+        let mut now = NOW;
+        for together in [20, 12, 8] {
+            let (most, longest) = tell(now);
+            assert!(
+                most < Some(together),
+                "200 clients over {longest} s: {most:?}"
+            );
+            now = now + Nanos::from_secs(longest);
+        }
     }
 
     /// Whether a bucket of GCRA, or of a window, lets a request pass; if not, how long it waits.
@@ -316,7 +511,7 @@ mod tests {
             for _ in 0..1000 {
                 let alone = wait(&transaction, &mut tat, &mut window, now);
                 if !alone.is_zero() {
-                    let told = waits.tell(&quota, one(), alone, now);
+                    let told = waits.tell(&quota, one(), alone, SECONDS, now);
                     assert_eq!(told, alone, "{quota:?}");
                     now = now + Nanos::from_secs(told.ceil_secs());
                 }
@@ -330,20 +525,59 @@ mod tests {
             let mut waits = ToldWaits::default();
             let mut now = NOW;
             for _ in 0..10_000 {
-                waits.tell(&quota, one(), Nanos::new(SECOND / 2), now);
+                waits.tell(&quota, one(), Nanos::new(SECOND / 2), SECONDS, now);
                 now = now + Nanos::new(SECOND / 50);
             }
-            let later = now + times(most(&quota), 2) + Nanos::from_secs(1);
-            let told = waits.tell(&quota, one(), Nanos::new(SECOND / 2), later);
+            let later = now + times(most(&quota, 1, MAX_CROWD), 2) + Nanos::from_secs(1);
+            let told = waits.tell(&quota, one(), Nanos::new(SECOND / 2), SECONDS, later);
             assert_eq!(told, Nanos::new(SECOND / 2), "{quota:?}");
         }
+    }
+
+    /// For an hour, 50 times a second.
+    #[test]
+    fn a_client_that_does_not_wait_never_makes_others_wait_for_more_than_twice_the_least_bound() {
+        for quota in quotas() {
+            let (mut waits, mut now) = (ToldWaits::default(), NOW);
+            let bound = most(&quota, 1, 2 * MIN_CROWD) + quota.emission_interval();
+            for _ in 0..180_000 {
+                let told = waits.tell(&quota, one(), Nanos::new(SECOND / 2), SECONDS, now);
+                assert!(
+                    told <= Nanos::new(SECOND / 2) + bound,
+                    "{quota:?}: {told:?}"
+                );
+                now = now + Nanos::new(SECOND / 50);
+            }
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_a_thousand_quick_denials_do_not_idle_a_shared_bucket() {
+        let (quota, mut waits) = (gcra(2, 1, 1), ToldWaits::default());
+        for quick in 0..250 {
+            let now = NOW + Nanos::new(quick * SECOND / 50);
+            waits.tell(&quota, one(), Nanos::new(SECOND / 2), SECONDS, now);
+        }
+        let now = NOW + Nanos::from_secs(5);
+        let told = (0..20)
+            .map(|_| waits.tell(&quota, one(), Nanos::new(SECOND / 2), SECONDS, now))
+            .collect::<Vec<_>>();
+        assert!(
+            told.iter().all(|told| *told <= Nanos::from_secs(33)),
+            "{told:?}"
+        );
+        // Somebody comes soon.
+        assert!(
+            told.iter().any(|told| *told <= Nanos::from_secs(15)),
+            "{told:?}"
+        );
     }
 
     #[test]
     fn no_wait_is_told_where_none_helps() {
         let mut waits = ToldWaits::default();
         assert_eq!(
-            waits.tell(&gcra(1, 1, 1), one(), Nanos::NEVER, NOW),
+            waits.tell(&gcra(1, 1, 1), one(), Nanos::NEVER, SECONDS, NOW),
             Nanos::NEVER
         );
         assert_eq!(waits, ToldWaits::default());
@@ -366,8 +600,9 @@ mod tests {
                     false => now + Nanos::new(step),
                 };
                 let cost = NonZeroU64::new(cost).unwrap();
-                let told = waits.tell(&quota, cost, Nanos::new(wait), now).get();
-                prop_assert!((wait..=wait + most(&quota).get()).contains(&told), "{told}");
+                let told = waits.tell(&quota, cost, Nanos::new(wait), SECONDS, now).get();
+                let most = most(&quota, cost.get(), MAX_CROWD).get();
+                prop_assert!((wait..=wait + most).contains(&told), "{told}");
             }
         }
 
@@ -382,7 +617,7 @@ mod tests {
             let cost = NonZeroU64::new(cost).unwrap();
             let mut waits = ToldWaits::default();
             for _ in 0..3 {
-                waits.tell(&quota, cost, Nanos::new(wait), Timestamp::from_nanos(now));
+                waits.tell(&quota, cost, Nanos::new(wait), SECONDS, Timestamp::from_nanos(now));
             }
         }
     }

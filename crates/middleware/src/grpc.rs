@@ -237,6 +237,8 @@ mod tests {
     fn pushback_within(timeout: &str, retry_after: &str) -> String {
         let call = call("application/grpc").header("grpc-timeout", timeout);
         let response = formatted_for(call, 429, retry_after);
+        // A client is told when to come back all the same, as bans expect it to.
+        assert_eq!(response.headers()["retry-after"], retry_after);
         let pushback = &response.headers()["grpc-retry-pushback-ms"];
         pushback.to_str().unwrap().to_owned()
     }

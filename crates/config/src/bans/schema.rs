@@ -43,8 +43,9 @@ pub(crate) struct Ban {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Strikes {
-    /// A request that one of these limits denies is a strike if it came before a wait was over that
-    /// the limit had told the subject. Type: name or list of them.
+    /// A request that one of these limits denies is a strike if it is told no wait, or if the
+    /// subject was told as many waits as `workers` says that are not over yet. Type: name or list
+    /// of them.
     pub(crate) limits: Option<OneOrMany<Spanned<String>>>,
     /// For `limits`: how many workers that wait may share a subject, up to 1000; see
     /// [below](#clients-that-wait). With `0` every denial is a strike. Default: `20`.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use weir_limit::time::Nanos;
-use weir_limit::{Algorithm, Mode, Quota};
+use weir_limit::{Algorithm, Mode, Quota, WaitForm};
 use weir_middleware::{
     HeaderForm, LocalResponse, OnDenied as OnDeniedPolicy, Redirect, RequestValues,
 };
@@ -114,8 +114,7 @@ fn warn_of_unlimited(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     }
 }
 
-/// Limits of which a client that waits out `Retry-After` never gets what they allow: in a second
-/// more units come back than the bucket holds.
+/// Limits whose units come back faster than clients that wait for whole seconds can take them.
 fn warn_of_whole_seconds(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     let mut seen = HashSet::new();
     for route in routes {
@@ -130,28 +129,55 @@ fn warn_of_whole_seconds(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
         }
         for usage in route.limits.iter().flatten() {
             let quota = usage.limit.quota().filter(|_| usage.mode.checks());
-            let is_gcra = |quota: &Quota| quota.algorithm() == Algorithm::Gcra;
-            let Some(quota) = quota.filter(is_gcra) else {
-                continue;
+            let is_small = |quota: &Quota| {
+                quota.algorithm() == Algorithm::Gcra && quota.burst().get() <= SMALL_BURST
             };
             let name = usage.limit.name();
-            let second = Nanos::from_secs(1);
-            let is_slow = quota.burst().get() <= SMALL_BURST && quota.tolerance() < second;
-            if is_slow && seen.insert(name) {
-                let interval = quota.emission_interval().get();
-                let comes_back = second.get().div_ceil(interval.max(1));
-                let burst = quota.burst();
-                let message = format!(
-                    "a client that waits out Retry-After gets {burst} a second of \"{name}\", of \
-                     which {comes_back} come back in that time"
-                );
-                cx.warn(route.span, message).help(format!(
-                    "Retry-After has whole seconds: give it a `burst` of {comes_back}, add \
-                     `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`"
-                ));
+            let Some(quota) = quota.filter(is_small) else {
+                continue;
+            };
+            if let Some((message, remedy)) = lost_to_whole_seconds(name, &quota)
+                && seen.insert(name)
+            {
+                cx.warn(route.span, message).help(remedy);
             }
         }
     }
+}
+
+/// What clients lose that wait out `Retry-After`, and the remedy: one client, as more units come
+/// back in a second than the bucket holds, or several that share the bucket, as it keeps too few of
+/// them for a client that is late.
+fn lost_to_whole_seconds(name: &str, quota: &Quota) -> Option<(String, String)> {
+    let second = Nanos::from_secs(1);
+    let comes_back = second
+        .get()
+        .div_ceil(quota.emission_interval().get().max(1));
+    // With one unit more a bucket keeps a second of them behind the one that it gives.
+    let enough = comes_back + 1;
+    let burst = quota.burst();
+    if quota.tolerance() < second {
+        let message = format!(
+            "a client that waits out Retry-After gets {burst} a second of \"{name}\", of which \
+             {comes_back} come back in that time"
+        );
+        let remedy = format!(
+            "Retry-After has whole seconds: give it a `burst` of {enough}, add `retry-after-ms` to \
+             `ratelimit_headers`, or say `on_denied: delay`"
+        );
+        return Some((message, remedy));
+    }
+    (!WaitForm::Seconds.can_order(quota, 1)).then(|| {
+        let message = format!(
+            "clients that share a bucket of \"{name}\" are all told the same second to come back, \
+             as it keeps less than a second of units"
+        );
+        let remedy = format!(
+            "for a bucket that clients share, give it a `burst` of {enough}, or add \
+             `retry-after-ms` to `ratelimit_headers`"
+        );
+        (message, remedy)
+    })
 }
 
 /// What a client leaves out so that a limit does not count it.

@@ -55,7 +55,8 @@ routes:
   - {match: {path: /slower}, upstream: app, limits: [Slower]}
   - {match: {path: /ms}, upstream: app, limits: [Ms], ratelimit_headers: [draft, retry-after-ms]}
   - {match: {path: /wait}, upstream: app, limits: [Wait], on_denied: {delay: {up_to: 1s}}}
-  - {match: {path: /enough}, upstream: app, limits: [Enough, Rare]}
+  - {match: {path: /enough}, upstream: app, limits: [Enough, Rare, Kept]}
+  - {match: {path: /crowd}, upstream: app, limits: [Crowd]}
 "#;
     let defaults = "
 Slow: {per: address, burst: 1, count: 10, period: 1s}
@@ -64,13 +65,17 @@ Ms: {per: address, burst: 1, count: 10, period: 1s}
 Wait: {per: address, burst: 1, count: 10, period: 1s}
 Enough: {per: address, burst: 10, count: 10, period: 1s}
 Rare: {per: address, burst: 1, count: 1, period: 1s}
+Kept: {per: address, burst: 3, count: 100, period: 1m}
+Crowd: {per: global, burst: 2, count: 100, period: 1m}
 ";
     insta::assert_snapshot!(findings(gateway, defaults, ""), @r#"
     gateway.yaml:5:5: warning: routes[0]: a client that waits out Retry-After gets 1 a second of "Slow", of which 10 come back in that time
-      Retry-After has whole seconds: give it a `burst` of 10, add `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`
+      Retry-After has whole seconds: give it a `burst` of 11, add `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`
     gateway.yaml:7:5: warning: routes[2]: a client that waits out Retry-After gets 1 a second of "Slower", of which 2 come back in that time
-      Retry-After has whole seconds: give it a `burst` of 2, add `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`
-    0 errors, 2 warnings
+      Retry-After has whole seconds: give it a `burst` of 3, add `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`
+    gateway.yaml:11:5: warning: routes[6]: clients that share a bucket of "Crowd" are all told the same second to come back, as it keeps less than a second of units
+      for a bucket that clients share, give it a `burst` of 3, or add `retry-after-ms` to `ratelimit_headers`
+    0 errors, 3 warnings
     "#);
 }
 

@@ -1222,6 +1222,28 @@ async fn a_client_that_does_not_wait_is_banned_by_its_thirtieth_denial() {
     assert_eq!(denied, 30);
 }
 
+/// As one that tries another name to log in by each time: no bucket denies it twice.
+#[tokio::test]
+async fn thirty_denials_by_thirty_buckets_ban_a_client_as_thirty_by_one_do() {
+    let world = World::with(heeding_waits());
+    let once = Quota::new(1, 1, MINUTE).unwrap();
+    let per_name = vec![KeySource::Query("name".into())];
+    let limit = Limit::new("L", per_name, once, Missing::Skip, key()).unwrap();
+    let by_name = RoutePolicy {
+        limits: vec![LimitUse::new(Arc::new(limit))],
+        ..policy()
+    };
+    for name in 0..30 {
+        for status in [200, 429] {
+            let path = format!("/200?name={name}");
+            let answered = world.send_by(by_name.clone(), 0, ABUSER, &path).await;
+            assert!(!answered.is_banned(), "{name}");
+            assert_eq!(answered.status(), status, "{name}");
+        }
+    }
+    assert!(world.is_banned().await);
+}
+
 #[tokio::test]
 async fn the_waits_of_a_subject_are_no_strikes_of_another_that_shares_its_bucket() {
     let world = World::with(BanPolicy {

@@ -8,13 +8,14 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Quota, ToldWaits};
+use weir_limit::{Quota, ToldWaits, WaitForm};
 use weir_runtime::sync::Mutex;
 
 use super::decision::PendingDecision;
 use super::decisions::{Denial, QueriedLimit};
+use super::header_fields::HeaderForm;
 
-/// The number of locks, each over a few buckets, in some 300 KiB together.
+/// The number of locks, each over a few buckets, in some 350 KiB together.
 const SETS: usize = 2048;
 const WAYS: usize = 4;
 
@@ -23,12 +24,14 @@ const WAYS: usize = 4;
 pub struct WaitSpreader(Arc<Table>);
 
 /// A table of fixed size, made when a limit first denies. A bucket without an entry takes that of
-/// the bucket in its set whose waits are over first.
+/// the bucket in its set that denied least recently, of those of a single client at present if
+/// there are any.
 #[derive(Default)]
 struct Table {
     sets: OnceLock<Box<[Mutex<Set>]>>,
 }
 
+/// The bucket that denied last comes first.
 type Set = [Entry; WAYS];
 
 #[derive(Clone, Copy, Default)]
@@ -44,14 +47,13 @@ impl WaitSpreader {
         &self,
         bucket: NonZeroU64,
         limit: &QueriedLimit,
-        wait: Nanos,
+        (wait, form): (Nanos, WaitForm),
         now: Timestamp,
     ) -> Nanos {
         // What only asks for room takes nothing, and asks for one unit.
         let cost = NonZeroU64::new(limit.cost.into()).unwrap_or(NonZeroU64::MIN);
-        let told = self
-            .0
-            .with(bucket, |waits| waits.tell(&limit.quota, cost, wait, now));
+        let tell = |waits: &mut ToldWaits| waits.tell(&limit.quota, cost, wait, form, now);
+        let told = self.0.with(bucket, now, tell);
         told.unwrap_or(wait).min(limit.quota_ends_in)
     }
 
@@ -83,7 +85,11 @@ impl WaitSpreader {
             Some((limit.subject?, limit))
         });
         if let Some((bucket, limit)) = found {
-            let told = self.tell(bucket, limit, denial.told_wait(), decision.arrived);
+            let form = match policy.header_forms.contains(HeaderForm::RetryAfterMs) {
+                true => WaitForm::Milliseconds,
+                false => WaitForm::Seconds,
+            };
+            let told = self.tell(bucket, limit, (denial.told_wait(), form), decision.arrived);
             denial.tell(told);
             if let Some(decision) = &mut limit.decision {
                 decision.retry_in = told;
@@ -93,28 +99,40 @@ impl WaitSpreader {
 }
 
 impl Table {
-    fn with<T>(&self, bucket: NonZeroU64, act: impl FnOnce(&mut ToldWaits) -> T) -> Option<T> {
+    fn with<T>(
+        &self,
+        bucket: NonZeroU64,
+        now: Timestamp,
+        act: impl FnOnce(&mut ToldWaits) -> T,
+    ) -> Option<T> {
         let sets = self
             .sets
             .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
         let mut set = sets.get(index_of(bucket))?.lock();
-        let entry = match set.iter().position(|entry| entry.bucket == Some(bucket)) {
-            Some(index) => set.get_mut(index)?,
-            None => {
-                let first_over = set.iter_mut().min_by_key(|entry| entry.waits.until())?;
-                *first_over = Entry {
-                    bucket: Some(bucket),
-                    waits: ToldWaits::default(),
-                };
-                first_over
-            }
-        };
+        let known = set.iter().position(|entry| entry.bucket == Some(bucket));
+        let index = known.unwrap_or_else(|| least_of_use(&set, now));
+        set.get_mut(..=index)?.rotate_right(1);
+        let entry = set.first_mut()?;
+        if known.is_none() {
+            *entry = Entry {
+                bucket: Some(bucket),
+                waits: ToldWaits::default(),
+            };
+        }
         Some(act(&mut entry.waits))
     }
 }
 
 fn index_of(bucket: NonZeroU64) -> usize {
     usize::try_from(bucket.get() % SETS as u64).unwrap_or_default()
+}
+
+/// Which entry to give to another bucket. A bucket of a single client loses nothing by that. When
+/// waits are over says nothing: those of a slow limit last long.
+fn least_of_use(set: &Set, now: Timestamp) -> usize {
+    set.iter()
+        .rposition(|entry| !entry.waits.is_spread(now))
+        .unwrap_or(WAYS - 1)
 }
 
 impl fmt::Debug for WaitSpreader {
@@ -152,7 +170,7 @@ mod tests {
     }
 
     fn told(waits: &WaitSpreader, key: &str) -> u64 {
-        let wait = Nanos::from_secs(1);
+        let wait = (Nanos::from_secs(1), WaitForm::Seconds);
         waits.tell(bucket(key), &limit(), wait, NOW).ceil_secs()
     }
 
@@ -172,7 +190,8 @@ mod tests {
             quota_ends_in: Nanos::from_secs(2),
             ..limit()
         };
-        let told = [(); 4].map(|()| waits.tell(bucket("L:a"), &limit, Nanos::from_secs(1), NOW));
+        let wait = (Nanos::from_secs(1), WaitForm::Seconds);
+        let told = [(); 4].map(|()| waits.tell(bucket("L:a"), &limit, wait, NOW));
         assert_eq!(told.map(Nanos::ceil_secs), [1, 2, 2, 2]);
     }
 
@@ -190,7 +209,7 @@ mod tests {
                 .count()
         });
         assert_eq!((sets.len(), kept.sum::<usize>()), (SETS, SETS * WAYS));
-        assert_eq!(size_of::<Entry>(), 32);
+        assert_eq!(size_of::<Entry>(), 40);
     }
 
     #[test]
@@ -203,5 +222,35 @@ mod tests {
             told(&waits, &format!("L:{bucket}"));
         }
         assert_eq!(told(&waits, "L:crowd"), 10);
+    }
+
+    /// A unit a day, and its waits are over in days.
+    #[test]
+    fn a_crowd_of_a_fast_limit_keeps_its_waits_beside_crowds_of_slow_ones() {
+        let waits = WaitSpreader::default();
+        let (fast, slow) = [(20, 1), (2, 86_400)]
+            .map(|(burst, period)| QueriedLimit {
+                quota: Quota::new(burst, 10, Duration::from_secs(period)).unwrap(),
+                ..limit()
+            })
+            .into();
+        let tell = |key: &str, limit, now| {
+            let wait = (Nanos::new(50_000_000), WaitForm::Seconds);
+            waits.tell(bucket(key), limit, wait, now)
+        };
+        for _ in 0..9 {
+            tell("L:fast", &fast, NOW);
+        }
+        for denial in 1..100_000 {
+            let now = NOW + Nanos::new(denial * 1_000_000);
+            for _ in 0..2 {
+                tell(&format!("L:{denial}"), &slow, now);
+            }
+            // One for each unit that comes back.
+            if denial % 100 == 0 {
+                let told = tell("L:fast", &fast, now);
+                assert!(told > Nanos::new(800_000_000), "{denial}: {told:?}");
+            }
+        }
     }
 }

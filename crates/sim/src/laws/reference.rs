@@ -39,10 +39,12 @@ const REFUNDED: Duration = Duration::from_millis(60);
 /// A refund is tried again for two seconds after its server is back.
 const RETRIED: Duration = Duration::from_secs(3);
 
-/// How many intervals of a unit longer a denied client waits at most because of others, and how
-/// long.
-const MAX_INTERVALS: i128 = 256;
+/// Behind how many others a denied client waits at most, and how much longer.
+const MAX_CROWD: i128 = 256;
 const MAX_SPREAD: Duration = Duration::from_secs(300);
+
+/// What clients round a wait to.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// How long a gateway may remember a denial that is out of date.
 const REMEMBERED: Duration = Duration::from_millis(1050);
@@ -189,7 +191,9 @@ fn denial(
         .iter()
         .map(|(one, ledger)| ledger.waits_at_most(exchange, one));
     let most = waits.collect::<Option<Vec<i128>>>()?.into_iter().max()?;
-    let spreads = uses.iter().map(|(_, ledger)| ledger.spread(exchange));
+    let spreads = uses
+        .iter()
+        .map(|(one, ledger)| ledger.spread(exchange, one));
     let most = most.max(0) + spreads.max()?;
     (is_known && nanos >= most + 1_000_000_000).then(|| {
         let wait = Duration::from_nanos(u64::try_from(most).unwrap_or(u64::MAX));
@@ -675,19 +679,42 @@ impl<'a> Ledger<'a> {
     }
 
     /// How many nanoseconds longer than that a denied request may be told to wait, as its gateway
-    /// told others before.
-    fn spread(&self, exchange: &Exchange<'_>) -> i128 {
+    /// told others before: each of them may have its units before it.
+    fn spread(&self, exchange: &Exchange<'_>, one: &LimitUse) -> i128 {
         let gateway = exchange.request.gateway;
-        let told_before = self.bucket.exchanges.iter().any(|other| {
+        let before = self.bucket.exchanges.iter().filter(|other| {
             let is_another = other.request.id != exchange.request.id;
-            let told = other.answer.filter(|answer| answer.status == 429);
-            let came_before = is_another && other.sent <= exchange.decided();
-            came_before && told.is_some() && other.request.gateway == gateway
+            is_another && other.sent <= exchange.decided() && other.request.gateway == gateway
         });
-        match told_before {
-            true => (MAX_INTERVALS * self.interval()).min(nanos(MAX_SPREAD)),
-            false => 0,
+        let is_denied = |other: &&&Exchange<'_>| other.answer.is_some_and(|it| it.status == 429);
+        let name = &self.bucket.limit.name;
+        let cost_of = |other: &Exchange<'_>| {
+            let one = self.history.possible_use(other, name);
+            i128::from(one.map_or(1, |one| other.cost(one).max(1)))
+        };
+        let cost = cost_of(exchange);
+        if self.keeps_too_little(one, cost) || !before.clone().any(|other| is_denied(&other)) {
+            return 0;
         }
+        // Units of those that passed may have been given back since.
+        let units: i128 = before.map(|other| cost_of(other)).sum();
+        let drawn = cost;
+        let most = (units + drawn).min(MAX_CROWD * cost);
+        (most * self.interval()).min(nanos(MAX_SPREAD))
+    }
+
+    /// Whether clients that wait for whole seconds would lose more units than the bucket keeps, if
+    /// they were told to come one after the other. A bucket that keeps none for any of them is
+    /// another matter, if its units are slow.
+    fn keeps_too_little(&self, one: &LimitUse, cost: i128) -> bool {
+        let burst = i128::from(self.parameters.burst);
+        let second = nanos(SECOND);
+        let keeps_one = 2 * cost <= burst || cost * self.interval() < second;
+        let measured = matches!(one.cost, Cost::ResponseHeader { .. });
+        self.bucket.limit.algorithm == Algorithm::Gcra
+            && !measured
+            && keeps_one
+            && (burst - cost) * self.interval() < second
     }
 
     /// How many nanoseconds it lasts at the most until a denied request fits.
@@ -807,7 +834,7 @@ impl<'a> Ledger<'a> {
                 let (mut least, mut most) = (more_in.0 - waited, last.1);
                 if exchange.reached.is_none() {
                     (least, most) = self.more_in_for_denied(exchange, one, (least, most));
-                    most += self.spread(exchange);
+                    most += self.spread(exchange, one);
                 }
                 let seconds = |wait: i128| u64::try_from((wait + 999_999_999) / 1_000_000_000);
                 let from = seconds(least.max(0)).unwrap_or(0);

@@ -820,6 +820,43 @@ fn a_denial_beside_a_request_that_a_ban_keeps_out_is_none_while_there_is_room() 
 }
 
 #[test]
+fn a_denied_client_waits_for_those_who_were_told_before_and_for_nobody_else() {
+    for (retry_after, keeps) in [("3", true), ("9", false)] {
+        let mut story = gcra(2, 1, 1);
+        for at in [0, 10] {
+            story.passes(at, 0, "");
+        }
+        story.is_denied(20, 0, "1");
+        story.is_denied(30, 0, retry_after);
+        match keeps {
+            true => story.is_kept(),
+            false => story.breaks("reference"),
+        }
+    }
+}
+
+/// Units of a tenth of a second are lost, where clients that wait for whole seconds come one after
+/// the other and the bucket keeps fewer than come back in one.
+#[test]
+fn no_client_waits_for_others_where_the_bucket_keeps_less_than_a_second() {
+    for (burst, keeps) in [(5, false), (12, true)] {
+        let mut story = gcra(burst, 10, 1);
+        for at in 0..burst {
+            story.passes(at, 0, "");
+        }
+        for at in 30..42 {
+            story.is_denied(at, 0, "1");
+        }
+        story.is_kept();
+        story.is_denied(50, 0, "2");
+        match keeps {
+            true => story.is_kept(),
+            false => story.breaks("reference"),
+        }
+    }
+}
+
+#[test]
 fn what_a_broken_connection_was_asked_for_may_be_charged() {
     let mut story = gcra(5, 1, 600);
     story.passes(0, 0, "");

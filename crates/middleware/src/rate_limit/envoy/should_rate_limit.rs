@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Response, header};
 use smallvec::SmallVec;
 use weir_limit::time::Nanos;
-use weir_limit::{Decision, Quota, Transaction};
+use weir_limit::{Decision, Quota, Transaction, WaitForm};
 use weir_rules::{Account, Admission, DescriptorEntry, DescriptorValues, LimitMatch};
 use weir_runtime::loop_time;
 use weir_telemetry::Disposition;
@@ -142,9 +142,8 @@ impl Settings {
         if let Some(limit) = index.and_then(|index| queried.limits.get_mut(index))
             && let (Some(bucket), Some(denied)) = (limit.subject, limit.decision)
         {
-            let retry_in = self
-                .waits
-                .tell(bucket, limit, denied.retry_in, decision.arrived);
+            let wait = (denied.retry_in, WaitForm::Seconds);
+            let retry_in = self.waits.tell(bucket, limit, wait, decision.arrived);
             limit.decision = Some(Decision { retry_in, ..denied });
         }
     }
