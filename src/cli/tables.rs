@@ -64,7 +64,25 @@ pub(super) fn gateway_table(answer: &Value) -> String {
     for other in answer["configurations"].as_array().into_iter().flatten() {
         write_differences(&mut text, other);
     }
+    write_other_keys(&mut text, answer);
     text
+}
+
+/// The gateways whose `hash_key` is another than that of the first, a line each.
+fn write_other_keys(text: &mut String, answer: &Value) {
+    let own = answer.pointer("/gateways/0/hash_key");
+    let own = own.and_then(Value::as_str);
+    for gateway in answer["gateways"].as_array().into_iter().flatten() {
+        let keys = own.zip(gateway["hash_key"].as_str());
+        if keys.is_some_and(|(own, key)| own != key) {
+            let (name, address) = (shown(&gateway["name"]), shown(&gateway["address"]));
+            // Writing to a string never fails.
+            let _ = writeln!(
+                text,
+                "{name} ({address}): another hash_key, so it counts accounts apart"
+            );
+        }
+    }
 }
 
 /// The limits of another configuration that differ, a line each.

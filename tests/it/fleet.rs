@@ -679,6 +679,84 @@ fn nothing_that_is_published_names_an_account_or_a_secret() {
     assert!(!published.contains("planted"), "{published}");
 }
 
+/// Nothing but the dashboard said so, which nobody looks at all day.
+#[test]
+fn the_metrics_of_each_gateway_tell_of_others_that_are_silent_or_configured_otherwise() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let (one, other) = (setup.start(), setup.start());
+    let shows = |metric: &str, expected: f64| {
+        eventually(&format!("{metric} {expected}"), || {
+            (one.metric(metric) == Some(expected)).then_some(())
+        });
+    };
+    shows("weir_gateways{state=\"up\"}", 2.0);
+    shows("weir_other_configurations", 0.0);
+    let digest = gateways(&one)[0]["configuration"].clone();
+    let digest = format!(
+        "weir_config_digest{{digest=\"{}\"}}",
+        digest.as_str().unwrap()
+    );
+    shows(&digest, 1.0);
+    let lowered = LIMIT.replace("burst: 20", "burst: 5");
+    other.write("limits/defaults.yaml", &lowered);
+    other.reload();
+    shows("weir_other_configurations", 1.0);
+    drop(other);
+    shows("weir_gateways{state=\"silent\"}", 1.0);
+    shows("weir_gateways{state=\"up\"}", 1.0);
+    shows("weir_other_configurations", 0.0);
+    one.write("limits/defaults.yaml", &lowered);
+    one.reload();
+    eventually("the digest of the new configuration alone", || {
+        let page = one.metrics();
+        let digests = page
+            .lines()
+            .filter(|line| line.starts_with("weir_config_digest{"));
+        (digests.count() == 1 && one.metric(&digest).is_none()).then_some(())
+    });
+}
+
+/// Ten requests of a burst of five passed, and each view said that all was well.
+#[test]
+fn a_gateway_with_another_hash_key_is_named_and_its_key_shown_to_nobody() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let with_key = |key: &str| {
+        setup(&upstream, &redis::store(&server.url()))
+            .limits(&["Calls: {per: account, burst: 5, count: 1, period: 1000h}"])
+            .limited_by("Calls")
+            .key("account: [header: x-api-key]")
+            .file("hash.key", key)
+            .key("hash_key: {file: hash.key}")
+            .start()
+    };
+    let all = ["planted-key-one-16-bytes", "planted-key-two-16-bytes"].map(with_key);
+    know_each_other(&all);
+    let acme = get("/").with("x-api-key", "acme");
+    let passed = all.iter().flat_map(|gateway| gateway.statuses(&acme, 6));
+    assert_eq!(passed.filter(|status| *status == 200).count(), 10);
+    for (gateway, other) in [(&all[0], &all[1]), (&all[1], &all[0])] {
+        says(gateway, "1 gateway with another hash_key");
+        let other = other.admin_address().to_string();
+        assert!(said(gateway).concat().contains(&other));
+        let address = gateway.admin_address().to_string();
+        let (_, text) = run(gateway, &["gateways", "--admin", &address]);
+        assert!(text.contains("another hash_key, so it counts"), "{text}");
+        let shown = ask(gateway, "/v1/gateways").to_string();
+        assert!(!shown.contains("planted"), "{shown}");
+    }
+    all[1].write("hash.key", "planted-key-one-16-bytes");
+    all[1].reload();
+    eventually("one key", || said(&all[0]).is_empty().then_some(()));
+    let keys: Vec<_> = gateways(&all[0])
+        .iter()
+        .map(|it| it["hash_key"].clone())
+        .collect();
+    assert!(keys[0].is_string() && keys[0] == keys[1], "{keys:?}");
+}
+
 /// It ended the connection by which it was read, and the fleet was this gateway alone.
 #[test]
 fn a_huge_value_in_the_place_of_figures_hides_those_of_no_other_gateway() {

@@ -90,6 +90,8 @@ pub struct Settings {
     pub client: ClientRules,
     /// How a request's account is found; holds the key of all hashes as well.
     pub account: AccountRules,
+    /// Tells different keys of hashes apart, and shows nothing of them; none without `hash_key`.
+    pub hash_key_fingerprint: Option<u32>,
     /// The key sets that are fetched for it.
     pub jwks: Vec<Jwks>,
     /// Whether the access log shows queries.

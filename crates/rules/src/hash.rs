@@ -16,6 +16,9 @@ const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Keeps a key that is derived for this purpose apart from others derived of the same bytes.
 const DERIVATION: &[u8] = b"weir subject hash v1\0";
 
+/// Keeps a fingerprint apart from the hash of anything that a client sends.
+const FINGERPRINT: &[u8] = b"weir hash key fingerprint v1\0";
+
 /// The beginning of the ids of hashes, so that none is taken for a name.
 pub(super) const PREFIX: &str = "hash:";
 
@@ -38,6 +41,15 @@ impl HashKey {
         sha256.update(DERIVATION);
         sha256.update(bytes);
         sha256.finalize().first_chunk().copied().map(Self)
+    }
+
+    /// What gateways show each other, so that they notice different keys. It is an HMAC of a constant,
+    /// which says nothing of a key that is random, as keys are to be. Of a key that can be guessed it
+    /// says no more than the hashes of known names do, which are in the same Redis; and 32 bits leave
+    /// many keys that fit.
+    pub fn fingerprint(&self) -> u32 {
+        let mac = hmac_sha256::HMAC::mac(FINGERPRINT, self.0);
+        mac.first_chunk().copied().map_or(0, u32::from_be_bytes)
     }
 
     /// The hash of `secret` under this key.
@@ -111,6 +123,20 @@ impl fmt::Debug for SecretHash {
 mod tests {
     use super::*;
     use crate::IdError;
+
+    #[test]
+    fn a_fingerprint_tells_keys_apart_and_is_no_hash_of_anything_that_is_stored() {
+        let [one, same, other] =
+            [[1; 16], [1; 16], [2; 16]].map(|bytes| HashKey::from_bytes(&bytes));
+        let [one, same, other] = [one, same, other].map(Option::unwrap);
+        assert_eq!(one.fingerprint(), same.fingerprint());
+        assert_ne!(one.fingerprint(), other.fingerprint());
+        let shown = format!("{:08x}", one.fingerprint());
+        for secret in [b"".as_slice(), FINGERPRINT] {
+            assert!(!one.hash(secret).to_string().contains(&shown));
+        }
+        assert!(!format!("{:032x}", u128::from_be_bytes(one.0)).contains(&shown));
+    }
 
     #[test]
     fn a_hash_shows_as_32_lower_case_hex_digits() {

@@ -91,6 +91,12 @@ names! {
     RELOADS: "weir_config_loads", "Loads of the configuration, the first one included, by outcome";
     LOADED_AT: "weir_config_loaded_timestamp_seconds",
         "When the configuration in force was loaded, in seconds since the Unix epoch";
+    CONFIG_DIGEST: "weir_config_digest",
+        "1 for the digest of the configuration in force, as gateways of one Redis compare theirs";
+    GATEWAYS: "weir_gateways",
+        "Gateways of the same Redis that this one knows, itself included, by state";
+    OTHER_CONFIGURATIONS: "weir_other_configurations",
+        "Gateways of the same Redis whose configuration or hash_key is another than here";
     LAST_LOAD_SUCCESSFUL: "weir_config_last_load_successful",
         "Whether the last load of the configuration succeeded (1) or was refused (0)";
 }

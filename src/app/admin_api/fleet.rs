@@ -113,6 +113,7 @@ fn gateway(known: &KnownGateway) -> Gateway {
         address: entry.address.clone(),
         version: entry.version.clone(),
         configuration: entry.configuration.clone(),
+        hash_key: entry.hash_key.clone(),
         since: DateTime(since),
         is_self: known.is_self,
         state: known.state(),
@@ -184,12 +185,30 @@ pub(super) fn findings(view: &FleetView) -> Vec<GatewayFinding> {
         GatewayFinding::new(Kind::Fleet, text, remedy)
     }));
     found.extend(view.configurations.iter().map(other_configuration));
+    found.extend(other_keys(view));
     found.extend(view.figures().flat_map(|(gateway, figures)| {
         let others = figures.findings.iter().filter(|_| !gateway.is_self);
         others.filter_map(|finding| of_other(gateway, finding))
     }));
     found.truncate(MAX_FINDINGS);
     found
+}
+
+/// The gateways whose `hash_key` is another than here.
+fn other_keys(view: &FleetView) -> Option<GatewayFinding> {
+    let own = view.gateways.iter().find(|gateway| gateway.is_self)?;
+    let others = view.gateways.iter();
+    let others = others.filter(|gateway| gateway.has_other_key(&own.entry));
+    let names: Vec<_> = others.map(KnownGateway::title).collect();
+    let gateways = pluralized(names.len(), "gateway");
+    let text = format!(
+        "{gateways} with another hash_key, so that accounts and other hashed subjects are counted \
+         apart: {}",
+        names.join(", ")
+    );
+    let remedy = "Give all gateways the same hash_key. Until then, limits and bans of such subjects \
+                  hold once for each key";
+    (!names.is_empty()).then(|| GatewayFinding::new(Kind::Fleet, text, remedy))
 }
 
 fn other_configuration(other: &fleet::OtherConfiguration) -> GatewayFinding {

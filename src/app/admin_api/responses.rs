@@ -545,6 +545,8 @@ pub(super) struct Gateway {
     pub(super) version: String,
     /// The digest of what a reload applies of its configuration.
     pub(super) configuration: String,
+    /// A fingerprint of its `hash_key`, which the digest does not cover; null without one.
+    pub(super) hash_key: Option<String>,
     pub(super) since: DateTime,
     /// It is the one that is asked.
     pub(super) is_self: bool,

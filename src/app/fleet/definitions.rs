@@ -61,6 +61,12 @@ pub(super) fn digest(settings: &Settings) -> String {
     digest
 }
 
+/// What tells other gateways whether their `hash_key` is the same.
+pub(super) fn hash_key(settings: &Settings) -> Option<String> {
+    let fingerprint = settings.hash_key_fingerprint?;
+    Some(format!("{fingerprint:08x}"))
+}
+
 fn remove(value: &mut Value, keys: &[&str]) {
     match (value, keys) {
         (Value::Object(members), [key]) => drop(members.shift_remove(*key)),

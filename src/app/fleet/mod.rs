@@ -5,6 +5,7 @@
 //! Nothing of this is on the path of a request. What is published ends by itself, by the time of
 //! the store, so a gateway that is gone is silent first, and then forgotten.
 
+mod census;
 mod definitions;
 mod figures;
 mod published;
@@ -95,6 +96,8 @@ struct Configuration {
     /// It may end, with what belongs to it.
     snapshot: Weak<Snapshot>,
     digest: String,
+    /// The fingerprint of the key of hashes, which the digest does not cover.
+    hash_key: Option<String>,
     limits: Arc<PublishedLimits>,
 }
 
@@ -120,9 +123,18 @@ impl Fleet {
 
     /// Publishes what this gateway has counted, again and again.
     pub(super) async fn follow(&self) -> Infallible {
+        self.0.show(&[]);
         let Some(shared) = &self.0.shared else {
-            return std::future::pending().await;
+            return self.0.follow_configuration().await;
         };
+        tokio::select! {
+            never = self.publish(shared) => never,
+            never = self.0.follow_census(shared) => never,
+            never = self.0.follow_configuration() => never,
+        }
+    }
+
+    async fn publish(&self, shared: &SharedStores) -> Infallible {
         let mut publisher = Publisher::new(&self.0, shared);
         loop {
             publisher.publish().await;
@@ -164,6 +176,7 @@ impl Inner {
         let configuration = self.configuration();
         let mut entry = self.entry.lock().clone();
         entry.configuration.clone_from(&configuration.digest);
+        entry.hash_key.clone_from(&configuration.hash_key);
         let own = KnownGateway {
             entry,
             is_self: true,
@@ -310,6 +323,7 @@ impl Inner {
             _ => {
                 let configuration = Configuration {
                     digest: definitions::digest(&snapshot.settings),
+                    hash_key: definitions::hash_key(&snapshot.settings),
                     limits: Arc::new(definitions::limits(&snapshot.settings)),
                     snapshot: Arc::downgrade(&snapshot),
                 };
@@ -420,6 +434,7 @@ impl<'f> Publisher<'f> {
         }
         let mut entry = self.fleet.entry.lock().clone();
         entry.configuration = configuration.digest;
+        entry.hash_key = configuration.hash_key;
         entry.figures = match self.forbidden {
             Some(_) => FiguresState::Forbidden,
             None => FiguresState::Shared,

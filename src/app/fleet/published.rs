@@ -45,6 +45,9 @@ pub(in crate::app) struct GatewayEntry {
     pub(in crate::app) version: String,
     /// The digest of the configuration.
     pub(in crate::app) configuration: String,
+    /// The fingerprint of its `hash_key`; none without one, or from an earlier version.
+    #[serde(default)]
+    pub(in crate::app) hash_key: Option<String>,
     /// When it started, in seconds since the Unix epoch.
     pub(in crate::app) since: u64,
     pub(in crate::app) figures: FiguresState,
@@ -74,6 +77,7 @@ impl GatewayEntry {
             address: address.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             configuration: String::new(),
+            hash_key: None,
             since,
             figures: FiguresState::Shared,
         }
@@ -93,6 +97,7 @@ impl GatewayEntry {
             address: text("address").unwrap_or_default(),
             version: text("version").unwrap_or_default(),
             configuration: text("configuration").unwrap_or_default(),
+            hash_key: None,
             since: entry
                 .get("since")
                 .and_then(Value::as_u64)

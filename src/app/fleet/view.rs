@@ -106,6 +106,12 @@ impl KnownGateway {
         format!("{} ({})", self.entry.name, self.entry.address)
     }
 
+    /// Whether it hashes names by another key than `own`, so that it counts them apart.
+    pub(in crate::app) fn has_other_key(&self, own: &GatewayEntry) -> bool {
+        let keys = self.entry.hash_key.as_ref().zip(own.hash_key.as_ref());
+        self.state() != GatewayState::Silent && keys.is_some_and(|(key, own)| key != own)
+    }
+
     /// Whether its subjects are known.
     fn is_counted(&self) -> bool {
         let figures = self.figures.as_ref();

@@ -88,6 +88,8 @@ pub(crate) fn settings(
     warn_of_open_admin(cx, gateway.admin.as_ref());
     let client = client_rules(cx, gateway.client_address.as_ref());
     let key = hash_key(cx, gateway.hash_key.as_ref());
+    let fingerprint = key.as_ref().ok().and_then(Option::as_ref);
+    let hash_key_fingerprint = fingerprint.map(HashKey::fingerprint);
     let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
     let log = gateway.log.as_ref();
     let mut jwks = Vec::new();
@@ -151,6 +153,7 @@ pub(crate) fn settings(
             wildcards,
             ..account?
         },
+        hash_key_fingerprint,
         jwks,
         log_queries: log.and_then(|log| log.query).unwrap_or_default(),
         log_denied_per_second: log.and_then(|log| log.denied_per_second),

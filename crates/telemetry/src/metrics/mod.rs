@@ -67,6 +67,9 @@ pub struct Metrics {
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
+    config_digest: Family<Labels, Gauge>,
+    gateways: Family<Labels, Gauge>,
+    other_configurations: Gauge,
     /// The error of the last configuration, if it was refused.
     load_error: Mutex<Option<String>>,
     acme_orders: Family<Labels, Counter>,
@@ -108,6 +111,9 @@ impl Metrics {
             loads: registered(page, names::RELOADS),
             loaded_at: registered(page, names::LOADED_AT),
             last_load_successful: registered(page, names::LAST_LOAD_SUCCESSFUL),
+            config_digest: registered(page, names::CONFIG_DIGEST),
+            gateways: registered(page, names::GATEWAYS),
+            other_configurations: registered(page, names::OTHER_CONFIGURATIONS),
             registry: Mutex::new(std::mem::take(page)),
             routes: Mutex::default(),
             subjects: Mutex::default(),
@@ -281,6 +287,22 @@ impl Metrics {
             let labels = vec![("name", name.into()), ("outcome", outcome.into())];
             self.srv_lookups.remove(&labels);
         }
+    }
+
+    /// Shows the digest of the configuration in force.
+    pub fn config_digest(&self, digest: &str) {
+        self.config_digest.clear();
+        member(&self.config_digest, [("digest", digest)]).set(1);
+    }
+
+    /// Shows how many gateways of the store are in each state, and how many of them have another
+    /// configuration.
+    pub fn gateways<'s>(&self, states: impl IntoIterator<Item = (&'s str, usize)>, others: usize) {
+        let shown = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, count) in states {
+            member(&self.gateways, [("state", state)]).set(shown(count));
+        }
+        self.other_configurations.set(shown(others));
     }
 
     /// Shows whether the store is within reach.

@@ -106,6 +106,8 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.overload().worker_delay(0, Some(0.0));
     metrics.overload().of_priority("low").count(true);
     metrics.loaded(true);
+    metrics.config_digest("5b1d0a6f3c2e");
+    metrics.gateways([("up", 1)], 0);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types
@@ -201,6 +203,8 @@ fn number(name: &str) -> String {
 /// A gateway at which nothing has happened yet, with all that it shows of itself.
 struct Calm {
     metrics: Arc<Metrics>,
+    /// Whether Prometheus reaches it.
+    up: AtomicBool,
     evicted: Arc<AtomicU64>,
     expiry: Arc<AtomicU64>,
     available: Arc<AtomicBool>,
@@ -211,6 +215,8 @@ impl Calm {
     fn new() -> Self {
         let metrics = Metrics::new();
         metrics.loaded(true);
+        metrics.config_digest("5b1d0a6f3c2e");
+        metrics.gateways([("up", 3), ("behind", 0), ("silent", 0)], 0);
         metrics.route("login").expect(Disposition::ALL);
         metrics.limit("LoginsPerAddress").expect_settlements();
         metrics.store_call("decide", &["deadline"]);
@@ -233,6 +239,7 @@ impl Calm {
         });
         Self {
             metrics,
+            up: AtomicBool::new(true),
             evicted,
             expiry,
             available,
@@ -242,6 +249,12 @@ impl Calm {
 
     fn page(&self) -> String {
         self.metrics.page(PageFormat::Text).unwrap()
+    }
+
+    /// The page, and what Prometheus adds.
+    fn scraped(&self) -> String {
+        let up = u8::from(self.up.load(Ordering::Relaxed));
+        format!("{}up {up}\n", self.page())
     }
 
     fn requests(&self, status: StatusCode, decision: Disposition, count: usize) {
@@ -262,6 +275,9 @@ type Trouble = (&'static str, fn(&Calm));
 
 fn troubles() -> Vec<Trouble> {
     vec![
+        ("WeirDown", |gateway| {
+            gateway.up.store(false, Ordering::Relaxed);
+        }),
         ("WeirStoreUnreachable", |gateway| {
             gateway.metrics.store_reachable(false);
         }),
@@ -286,6 +302,12 @@ fn troubles() -> Vec<Trouble> {
         }),
         ("WeirUnlimited", |gateway| {
             gateway.requests(StatusCode::OK, Disposition::FailedOpen, 1);
+        }),
+        ("WeirGatewaySilent", |gateway| {
+            gateway.metrics.gateways([("up", 2), ("silent", 1)], 0);
+        }),
+        ("WeirConfigurationsDiffer", |gateway| {
+            gateway.metrics.gateways([("up", 3)], 1);
         }),
         ("WeirReloadRefused", |gateway| gateway.metrics.loaded(false)),
         ("WeirCertificateExpires", |gateway| {
@@ -331,10 +353,11 @@ fn troubles() -> Vec<Trouble> {
 fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
     for (alert, trouble) in troubles() {
         let gateway = Calm::new();
-        let mut pages = vec![gateway.page(); 5];
+        let mut pages = vec![gateway.scraped(); 5];
         promtool::check_alerts(&pages, &[]);
         // What has to last for a while lasts.
         let lasts = [
+            "WeirConfigurationsDiffer",
             "WeirClockDrifts",
             "WeirStoreErrors",
             "WeirServerErrors",
@@ -347,12 +370,12 @@ fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
             "WeirSrvLookupsFail",
         ];
         trouble(&gateway);
-        pages.push(gateway.page());
+        pages.push(gateway.scraped());
         for _ in 0..if lasts.contains(&alert) { 15 } else { 2 } {
             if lasts.contains(&alert) {
                 trouble(&gateway);
             }
-            pages.push(gateway.page());
+            pages.push(gateway.scraped());
         }
         promtool::check_alerts(&pages, &[alert]);
     }
