@@ -20,6 +20,9 @@ const RESERVED_PER_WORKER: usize = 8;
 /// that waits for its permit.
 const RESERVED_PER_LISTENER: usize = 3;
 
+/// A worker's socket for UDP, on listeners that have one.
+const RESERVED_PER_UDP_LISTENER: usize = 1;
+
 /// A file descriptor is an `int`, whatever the limit says.
 const MAX_DESCRIPTORS: usize = i32::MAX as usize;
 
@@ -36,6 +39,7 @@ struct Shares {
     limit: usize,
     workers: usize,
     listeners: usize,
+    udp_listeners: usize,
     servers: usize,
     /// This process serves the demo upstream, so it has both ends of such a connection.
     serves_demo: bool,
@@ -77,6 +81,11 @@ impl Shares {
             limit,
             workers: settings.process.workers.get(),
             listeners: settings.listen.len(),
+            udp_listeners: settings
+                .listen
+                .iter()
+                .filter(|listener| listener.listens_by_udp())
+                .count(),
             servers: upstreams
                 .iter()
                 .map(|upstream| upstream.settings.servers.len())
@@ -113,7 +122,9 @@ impl Shares {
 
     /// The descriptors for connections: half of them at least, if there are very few.
     fn spare(self) -> usize {
-        let of_worker = RESERVED_PER_WORKER + RESERVED_PER_LISTENER * self.listeners;
+        let of_listeners =
+            RESERVED_PER_LISTENER * self.listeners + RESERVED_PER_UDP_LISTENER * self.udp_listeners;
+        let of_worker = RESERVED_PER_WORKER + of_listeners;
         let own = RESERVED_FOR_PROCESS + of_worker * self.workers;
         self.limit.saturating_sub(own).max(self.limit / 2)
     }
@@ -152,6 +163,7 @@ mod tests {
         limit: 256,
         workers: 2,
         listeners: 1,
+        udp_listeners: 0,
         servers: 1,
         serves_demo: false,
     };
@@ -175,6 +187,17 @@ mod tests {
             assert!(descriptors.clients.get() <= descriptors.upstreams);
             assert!(descriptors.clients.get() >= limit / 8);
         }
+    }
+
+    #[test]
+    fn each_worker_has_a_descriptor_for_a_listener_of_udp() {
+        let limit = 1024;
+        let without = Shares { limit, ..SMALL };
+        let with = Shares {
+            udp_listeners: 3,
+            ..without
+        };
+        assert_eq!(without.spare() - with.spare(), 3 * SMALL.workers);
     }
 
     #[test]

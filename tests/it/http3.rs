@@ -72,7 +72,6 @@ fn requests_are_forwarded_logged_and_answered_as_over_other_versions() {
             assert_eq!(answer.header("content-length"), Some("4"));
             assert!(answer.header("date").is_some());
             assert_eq!(answer.header("connection"), None);
-            assert_eq!(answer.header("alt-svc"), None);
         }
         let mut head = http3::get("/some");
         *head.method_mut() = http::Method::HEAD;
@@ -94,8 +93,15 @@ fn requests_are_forwarded_logged_and_answered_as_over_other_versions() {
 }
 
 #[test]
-fn clients_of_other_versions_are_told_of_it_and_told_when_it_is_gone() {
-    let (upstream, secure) = (Upstream::start(), Secure::new());
+fn clients_are_told_of_it_and_told_when_it_is_gone() {
+    // What an app says of its own ports is nothing for the gateway's clients.
+    let upstream = Upstream::answering(|_| {
+        let mut answer = text("real");
+        let own = HeaderValue::from_static("h3=\":1\"");
+        answer.headers_mut().insert("alt-svc", own);
+        answer
+    });
+    let secure = Secure::new();
     let told = |gateway: &Gateway| {
         let answer = secure.over_tcp(gateway).send(&get("/"));
         answer.field("alt-svc").map(str::to_owned)
@@ -110,6 +116,8 @@ fn clients_of_other_versions_are_told_of_it_and_told_when_it_is_gone() {
         let answer = sender.send_request(http2::get("/")).await.unwrap();
         let told = answer.headers()["alt-svc"].to_str().unwrap().to_owned();
         assert_eq!(told, format!("h3=\":{port}\"; ma=86400"));
+        let answer = secure.connect(&gateway).await.get("/").await.unwrap();
+        assert_eq!(answer.header("alt-svc"), Some(&told[..]));
     });
     let setup = Setup::before(&upstream);
     let other = secure
@@ -430,6 +438,24 @@ fn a_head_above_the_bound_gets_431_and_one_without_end_ends_the_connection() {
     assert_eq!(upstream.count(), 1);
 }
 
+#[test]
+fn a_large_head_is_not_kept_until_its_request_ends() {
+    let upstream = Upstream::serving(|_| async { text("early") });
+    let secure = Secure::new();
+    let gateway = secure.before(&upstream).start();
+    http2::run(async {
+        let mut client = secure.connect(&gateway).await;
+        for (length, status) in [(70_000, 431), (20_000, 200)] {
+            let mut large = http3::get("/");
+            let value = HeaderValue::from_str(&"x".repeat(length)).unwrap();
+            large.headers_mut().insert("x-large", value);
+            // The request does not end.
+            let mut stream = client.sender.send_request(large).await.unwrap();
+            assert_eq!(stream.recv_response().await.unwrap().status(), status);
+        }
+    });
+}
+
 /// HEADERS with these lines, by the static table of QPACK and in plain text (RFC 9204).
 fn headers(lines: &[&[u8]]) -> Vec<u8> {
     let section = [&[&[0, 0][..]], lines].concat().concat();
@@ -541,6 +567,32 @@ fn a_body_that_ends_within_a_frame_does_not_pass_for_whole() {
 }
 
 #[test]
+fn frames_without_a_payload_end_no_body_and_have_a_bound() {
+    let (upstream, secure) = (Upstream::start(), Secure::new());
+    let gateway = secure.before(&upstream).start();
+    http2::run(async {
+        let client = secure.connect(&gateway).await;
+        let head = headers(&[&[0xd4], SCHEME_HTTPS, PATH_ROOT, AUTHORITY]);
+        let data: &[&[u8]] = &[
+            &[0, 0, 0, 0],
+            &[0, 2, b'a', b'b'],
+            &[0, 0],
+            &[0, 1, b'c'],
+            &[0, 0],
+        ];
+        let (mut send, mut receive) = client.connection.open_bi().await.unwrap();
+        send.write_all(&[&head, &data.concat()[..]].concat())
+            .await
+            .unwrap();
+        send.finish().unwrap();
+        receive.read_to_end(10_000).await.unwrap();
+        assert_eq!(upstream.last().body, "abc");
+        let flood = [&head[..], &[0; 2 * 2000]].concat();
+        assert_eq!(client.reset_after(&flood).await.into_inner(), 0x107);
+    });
+}
+
+#[test]
 fn a_client_that_goes_on_cancelling_is_sent_away() {
     let (_release, upstream) = held_back();
     let secure = Secure::new();
@@ -568,6 +620,61 @@ fn a_client_that_goes_on_cancelling_is_sent_away() {
     eventually("no request in flight", || {
         let value = gateway.metric(in_flight);
         (value == Some(0.0)).then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_goes_on_with_malformed_requests_is_sent_away() {
+    let (upstream, secure) = (Upstream::start(), Secure::new());
+    let setup = secure
+        .before(&upstream)
+        .key("connections: {max_streams: 4}");
+    let gateway = setup.start();
+    http2::run(async {
+        let client = secure.connect(&gateway).await;
+        let malformed = headers(&[METHOD_GET, SCHEME_HTTPS, PATH_ROOT]);
+        while client.reset_after(&malformed).await.into_inner() != 0x107 {}
+        assert_eq!(client.closed().await.into_inner(), 0x107);
+    });
+}
+
+#[test]
+fn connections_without_a_place_have_a_bound_and_wait_no_longer_than_a_head_may() {
+    let (release, upstream) = held_back();
+    let secure = Secure::new();
+    let bounds = "connections: {max_connections: 1, header_timeout: 3s}";
+    let setup = secure.before(&upstream).key(bounds);
+    let gateway = setup.basis_with("workers: 2", "workers: 1").start();
+    http2::run(async {
+        let mut first = secure.connect(&gateway).await;
+        let mut stream = first.sender.send_request(http3::get("/")).await.unwrap();
+        stream.finish().await.unwrap();
+        arrived(&upstream, 1).await;
+        let crowd = endpoint(&secure.config);
+        let connecting: Vec<_> = (0..300)
+            .map(|_| tokio::spawn(crowd.connect(gateway.address(), NAME).unwrap()))
+            .collect();
+        let (mut waited, mut refused) = (Vec::new(), 0);
+        for connecting in connecting {
+            match connecting.await.unwrap() {
+                Ok(connection) => waited.push(connection),
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > 0, "none of {} is refused", waited.len());
+        assert!(!waited.is_empty());
+        for connection in &waited {
+            let closed = connection.closed().await;
+            let is_by_gateway = matches!(closed, quinn::ConnectionError::ApplicationClosed(_));
+            assert!(is_by_gateway, "{closed}");
+        }
+        assert_eq!(gateway.metric("weir_connections_accepted_total"), Some(1.0));
+        // The place is free for a client that comes later.
+        release.send_replace(true);
+        assert_eq!(stream.recv_response().await.unwrap().status(), 200);
+        drop(first);
+        let mut later = secure.connect(&gateway).await;
+        assert_eq!(later.get("/later").await.unwrap().status(), 200);
     });
 }
 

@@ -152,6 +152,13 @@ pub struct Listener {
     pub decides_for: Option<Vec<IpNet>>,
 }
 
+impl Listener {
+    /// Whether it has sockets for UDP beside those for TCP.
+    pub fn listens_by_udp(&self) -> bool {
+        matches!(self.alt_service, Some(AltService::Announced { .. }))
+    }
+}
+
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = self.certificates.as_ref().map_or("", |_| " with TLS");

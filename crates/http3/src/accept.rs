@@ -1,9 +1,11 @@
 //! Accepts connections whose clients have the addresses that they come from.
 //!
-//! A first packet may have any source address. Until its sender has answered there, no more than a
-//! bound of handshakes is kept of such senders, and none of them takes the place of a client, is
-//! logged, or is decided about. Beyond the bound a sender is asked to come again with a token
-//! (Retry, RFC 9000, section 8.1.2), for which nothing is kept.
+//! A first packet may have any source address. Until its sender has answered there, it is not
+//! logged or decided about. When more than a few handshakes are under way, a sender is asked to
+//! come again with a token (Retry, RFC 9000, section 8.1.2), for which nothing is kept.
+//!
+//! A handshake takes no place of a client, so that nobody can hold the places of all with a few
+//! packets. All handshakes have a bound of their own, and count until they have led to a place.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,19 +13,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use h3::error::Code;
 use quinn::{Connecting, Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig};
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 use weir_server::{
-    ClientPlace, Connection, ConnectionService, Draining, Http, StreamBounds, StreamServer, Tls,
+    AltSvc, ClientPlace, Connection, ConnectionService, Draining, Http, StreamBounds, StreamServer,
+    Tls,
 };
 
-use crate::connection::ClientConnection;
+use crate::connection::{ClientConnection, close};
 use crate::settings::{server, transport};
 use crate::sockets::WorkerSocket;
 
-/// How many handshakes of a worker may be under way with senders whose addresses are not validated.
+/// How many handshakes of a worker may be under way before a sender's address has to be validated.
 const MAX_UNVALIDATED: usize = 32;
+
+/// How many may be under way at all. Whoever comes then is refused, and uses TCP.
+const MAX_HANDSHAKES: usize = 256;
 
 /// How long the last packets of connections may take when the drain is over.
 const FAREWELL: Duration = Duration::from_millis(200);
@@ -40,6 +47,7 @@ pub async fn serve<M, S>(
     http: &Http,
     socket: WorkerSocket,
     tls: &Tls,
+    alt_svc: &AltSvc,
     make: M,
     draining: Draining,
 ) -> io::Result<usize>
@@ -49,7 +57,7 @@ where
 {
     let (socket, group) = socket.into_parts();
     let local = socket.local_addr()?;
-    let server = Arc::new(http.stream_server(make, draining));
+    let server = Arc::new(http.stream_server(make, alt_svc.clone(), draining));
     let mut configs = Configs::new(tls.clone(), &server.bounds())?;
     let runtime = Arc::new(TokioRuntime);
     let first = Some(configs.current());
@@ -57,14 +65,14 @@ where
     let listener = Listener {
         server,
         local,
-        unvalidated: Arc::default(),
+        handshakes: Arc::default(),
     };
     loop {
         tokio::select! {
             biased;
             () = listener.server.drain_begun() => break,
             incoming = endpoint.accept() => match incoming {
-                Some(incoming) => listener.begin(incoming, configs.current()).await,
+                Some(incoming) => listener.begin(incoming, configs.current()),
                 None => break,
             }
         }
@@ -126,31 +134,24 @@ impl Configs {
 struct Listener<M> {
     server: Arc<StreamServer<M>>,
     local: SocketAddr,
-    /// Handshakes with senders whose addresses are not validated.
-    unvalidated: Arc<AtomicUsize>,
+    /// How many are under way.
+    handshakes: Arc<AtomicUsize>,
 }
 
-/// Held during the handshake of a sender whose address is not validated.
-struct Unvalidated(Arc<AtomicUsize>);
+/// Held during a handshake, and until its connection has a place.
+struct Handshake(Arc<AtomicUsize>);
 
-impl Unvalidated {
+impl Handshake {
     fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Relaxed);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Unvalidated {
+impl Drop for Handshake {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
-}
-
-/// What a handshake holds.
-enum Holds {
-    /// That of a client with the address that it comes from.
-    Place(ClientPlace),
-    Unvalidated(Unvalidated),
 }
 
 impl<M, S> Listener<M>
@@ -158,40 +159,40 @@ where
     M: Fn(&Connection) -> S + Send + Sync + 'static,
     S: ConnectionService + Sync,
 {
-    async fn begin(&self, incoming: Incoming, config: quinn::ServerConfig) {
-        let peer = incoming.remote_address();
-        let holds = if incoming.remote_address_validated() {
-            Holds::Place(self.server.place().await)
-        } else if self.unvalidated.load(Relaxed) < MAX_UNVALIDATED {
-            Holds::Unvalidated(Unvalidated::new(&self.unvalidated))
-        } else {
+    fn begin(&self, incoming: Incoming, config: quinn::ServerConfig) {
+        let is_validated = incoming.remote_address_validated();
+        let under_way = self.handshakes.load(Relaxed);
+        if under_way >= MAX_HANDSHAKES {
+            incoming.refuse();
+            return;
+        }
+        if under_way >= MAX_UNVALIDATED && !is_validated {
             // It may come again unless it was asked before, which a token would show.
             let _ = incoming.retry();
             return;
-        };
-        let known = matches!(holds, Holds::Place(_)).then_some(peer);
+        }
+        let handshake = Handshake::new(&self.handshakes);
+        let known = is_validated.then(|| incoming.remote_address());
         match incoming.accept_with(Arc::new(config)) {
-            Ok(connecting) => self.shake_hands(connecting, holds, known),
+            Ok(connecting) => self.shake_hands(connecting, handshake, known),
             Err(cause) => self.server.handshake_failed(known, false, &cause),
         }
     }
 
     /// Does the handshake in a task of its own. `known` is the peer if its address is validated.
-    fn shake_hands(&self, connecting: Connecting, holds: Holds, known: Option<SocketAddr>) {
+    fn shake_hands(&self, connecting: Connecting, handshake: Handshake, known: Option<SocketAddr>) {
         let (server, local) = (Arc::clone(&self.server), self.local);
         tokio::spawn(async move {
             let bounds = server.bounds();
             match timeout(bounds.head_timeout, connecting).await {
                 Ok(Ok(connection)) => {
                     server.handshake_done();
-                    let place = match holds {
-                        Holds::Place(place) => place,
-                        // Now its address is: only who gets packets there can end a handshake.
-                        Holds::Unvalidated(held) => {
-                            drop(held);
-                            server.place().await
-                        }
+                    let Some(place) = place(&server, &connection).await else {
+                        close(&connection, Code::H3_NO_ERROR);
+                        return;
                     };
+                    drop(handshake);
+                    // Only who gets packets at an address can end a handshake from there.
                     let client = described(&connection, local);
                     server.serve(&client, place, |service| {
                         ClientConnection::new(connection, service, bounds)
@@ -201,6 +202,15 @@ where
                 Err(cause) => server.handshake_failed(known, true, &cause),
             }
         });
+    }
+}
+
+/// The place of a connection. It waits no longer than its client does, or than a head may take.
+async fn place<M>(server: &StreamServer<M>, connection: &quinn::Connection) -> Option<ClientPlace> {
+    tokio::select! {
+        biased;
+        place = timeout(server.bounds().head_timeout, server.place()) => place.ok(),
+        _ = connection.closed() => None,
     }
 }
 

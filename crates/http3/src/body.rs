@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::frames::EmptyData;
 use crate::quic::RecvStream;
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -54,15 +55,18 @@ pub(crate) struct RequestBody {
     /// How many bytes must still come, if a length was declared.
     left: Option<u64>,
     part: Part,
+    /// How many DATA frames without a payload have arrived, and were passed over.
+    empty: (EmptyData, u32),
 }
 
 impl RequestBody {
-    pub(crate) fn new(stream: Stream, length: Option<u64>) -> Self {
+    pub(crate) fn new(stream: Stream, length: Option<u64>, empty: EmptyData) -> Self {
         Self {
             stream,
             first: None,
             left: length,
             part: Part::Data,
+            empty: (empty, 0),
         }
     }
 
@@ -106,9 +110,17 @@ impl RequestBody {
         if self.part != Part::Data {
             return Poll::Ready(Ok(None));
         }
-        let Some(mut data) = ready!(self.stream.poll_recv_data(cx))? else {
-            self.part = Part::Trailers;
-            return Poll::Ready(self.end().map(|()| None));
+        let mut data = loop {
+            let (arrived, passed) = &mut self.empty;
+            match ready!(self.stream.poll_recv_data(cx))? {
+                Some(data) => break data,
+                // h3 calls the body over at each of them.
+                None if *passed < arrived.count() => *passed = passed.saturating_add(1),
+                None => {
+                    self.part = Part::Trailers;
+                    return Poll::Ready(self.end().map(|()| None));
+                }
+            }
         };
         let data = data.copy_to_bytes(data.remaining());
         if let Some(left) = &mut self.left {

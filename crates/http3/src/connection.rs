@@ -19,10 +19,10 @@ use crate::quic::{self, Shared, number};
 /// How many times larger a head may be than one that is served, to get a response: as over HTTP/2.
 const HEAD_FACTOR: u32 = 4;
 
-/// How many more requests a client may cancel than it has responses, as a multiple of those that it
+/// How many more requests a client may waste than it has responses, as a multiple of those that it
 /// may have in flight. Browsers cancel what a page needs no more; the kind of a rapid reset does
-/// nothing else.
-const CANCELLED_FACTOR: u32 = 4;
+/// nothing else, or has the gateway reset what is malformed.
+const WASTED_FACTOR: u32 = 4;
 
 /// A connection, and how its driver has it closed.
 pub(crate) struct ClientConnection {
@@ -75,7 +75,7 @@ impl Drop for ClientConnection {
     }
 }
 
-fn close(connection: &quinn::Connection, code: Code) {
+pub(crate) fn close(connection: &quinn::Connection, code: Code) {
     connection.close(number(code.value()), b"");
 }
 
@@ -100,7 +100,7 @@ async fn serve<S>(
     let Ok(mut h3) = builder.build::<_, Bytes>(quic).await else {
         return;
     };
-    let cancelled = Cancelled::new(connection, bounds.max_streams);
+    let wasted = Wasted::new(connection, bounds.max_streams);
     let streams = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -108,19 +108,19 @@ async fn serve<S>(
             () = closing.asked.notified() => break,
             accepted = h3.accept() => accepted,
         };
-        let (Ok(Some(request)), Some(stopped)) = (accepted, shared.take_stopped()) else {
+        let (Ok(Some(request)), Some(beside)) = (accepted, shared.take_beside()) else {
             return;
         };
         let exchange = Exchange {
             busy: service.stream(),
             service: service.clone(),
             bounds,
-            stopped,
+            beside,
         };
-        let cancelled = cancelled.clone();
+        let wasted = wasted.clone();
         streams.spawn(async move {
             let outcome = exchange.serve(request).await;
-            cancelled.count(outcome);
+            wasted.count(outcome);
         });
     }
     shared.close();
@@ -134,20 +134,20 @@ async fn serve<S>(
     }
 }
 
-/// Requests that a client cancelled, less those that it let end.
+/// Requests that a client wasted, less those that it let end.
 #[derive(Clone)]
-struct Cancelled {
+struct Wasted {
     connection: quinn::Connection,
     count: Arc<AtomicU32>,
     most: u32,
 }
 
-impl Cancelled {
+impl Wasted {
     fn new(connection: quinn::Connection, max_streams: u32) -> Self {
         Self {
             connection,
             count: Arc::default(),
-            most: max_streams.saturating_mul(CANCELLED_FACTOR),
+            most: max_streams.saturating_mul(WASTED_FACTOR),
         }
     }
 
@@ -155,8 +155,8 @@ impl Cancelled {
         let before = self.count.load(Relaxed);
         match outcome {
             Outcome::Ended => self.count.store(before.saturating_sub(1), Relaxed),
-            Outcome::Cancelled if before < self.most => self.count.store(before + 1, Relaxed),
-            Outcome::Cancelled => close(&self.connection, Code::H3_EXCESSIVE_LOAD),
+            Outcome::Wasted if before < self.most => self.count.store(before + 1, Relaxed),
+            Outcome::Wasted => close(&self.connection, Code::H3_EXCESSIVE_LOAD),
         }
     }
 }

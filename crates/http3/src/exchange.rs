@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use h3::error::{Code, StreamError};
+use h3::error::Code;
 use h3::server::{RequestResolver, RequestStream};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use weir_server::{BusyStream, ConnectionService, Refusal, StreamBounds, StreamService};
 
 use crate::body::{BoxError, Malformed, RequestBody, declared_length};
-use crate::quic::{Connection, SendStream, Stopped};
+use crate::quic::{Beside, Connection, SendStream};
 
 type Sender = RequestStream<SendStream, Bytes>;
 
@@ -33,8 +33,9 @@ const OF_CONNECTIONS: [HeaderName; 5] = [
 pub(crate) enum Outcome {
     /// By the gateway.
     Ended,
-    /// By a client that did not want what it asked for.
-    Cancelled,
+    /// By a client that did not want what it asked for, or that may not have it: its request is
+    /// malformed, or gets no response.
+    Wasted,
 }
 
 /// What one request is served with.
@@ -42,7 +43,7 @@ pub(crate) struct Exchange<S> {
     pub(crate) busy: BusyStream,
     pub(crate) service: StreamService<S>,
     pub(crate) bounds: StreamBounds,
-    pub(crate) stopped: Stopped,
+    pub(crate) beside: Beside,
 }
 
 impl<S: ConnectionService + Sync> Exchange<S> {
@@ -50,21 +51,23 @@ impl<S: ConnectionService + Sync> Exchange<S> {
         let head = timeout(self.bounds.head_timeout, request.resolve_request()).await;
         let (request, stream) = match head {
             Ok(Ok(begun)) => begun,
-            Ok(Err(StreamError::RemoteTerminate { .. })) => return Outcome::Cancelled,
-            // h3 has responded, or ended the stream or the connection.
-            Ok(Err(_)) | Err(_) => return Outcome::Ended,
+            // The client has cancelled it; or h3 has responded, or ended the stream or the
+            // connection.
+            Ok(Err(_)) => return Outcome::Wasted,
+            Err(_) => return Outcome::Ended,
         };
         let (mut sender, receiver) = stream.split();
         let Ok(length) = checked(&request) else {
             sender.stop_stream(Code::H3_MESSAGE_ERROR);
-            return Outcome::Ended;
+            return Outcome::Wasted;
         };
-        let body = RequestBody::new(receiver, length);
-        match timeout(self.bounds.head_timeout, begun(request.method(), body)).await {
+        let body = RequestBody::new(receiver, length, self.beside.empty_data.clone());
+        let waits = may_wait(&request, &self.bounds);
+        match timeout(self.bounds.head_timeout, begun(waits, body)).await {
             Ok(Ok(body)) => self.respond(request, body, sender).await,
             Ok(Err(_)) => {
                 sender.stop_stream(Code::H3_MESSAGE_ERROR);
-                Outcome::Ended
+                Outcome::Wasted
             }
             Err(_) => Outcome::Ended,
         }
@@ -80,20 +83,26 @@ impl<S: ConnectionService + Sync> Exchange<S> {
             busy: _busy,
             service,
             bounds,
-            mut stopped,
+            beside: Beside { mut stopped, .. },
         } = self;
         let response = tokio::select! {
             biased;
             response = service.respond(request, body) => response,
-            _ = &mut stopped => return Outcome::Cancelled,
+            _ = &mut stopped => return Outcome::Wasted,
         };
         let sent = match response {
             Ok(response) => tokio::select! {
                 biased;
                 sent = send(response, &mut sender) => sent,
-                _ = &mut stopped => return Outcome::Cancelled,
+                _ = &mut stopped => return Outcome::Wasted,
             },
-            Err(refusal) => Err(code_of(refusal)),
+            Err(refusal) => {
+                sender.stop_stream(code_of(refusal));
+                return match refusal {
+                    Refusal::NotBegun => Outcome::Ended,
+                    Refusal::Malformed | Refusal::Unanswered => Outcome::Wasted,
+                };
+            }
         };
         match sent {
             Ok(()) => {
@@ -128,13 +137,20 @@ fn checked(request: &Request<()>) -> Result<Option<u64>, Malformed> {
     declared_length(headers)
 }
 
-/// The body, once it is known whether there is one. Clients end a request without one right behind
-/// its head, and so the head of what usually has none includes that.
-async fn begun(method: &Method, mut body: RequestBody) -> Result<Option<RequestBody>, BoxError> {
+/// Whether to wait until it is known whether a request has a body. Clients end a request without
+/// one right behind its head, and so the head of what usually has none includes that. No large head
+/// is kept meanwhile: it is not counted among those in flight yet.
+fn may_wait(request: &Request<()>, bounds: &StreamBounds) -> bool {
+    let method = request.method();
     let usually_has_one = matches!(*method, Method::POST | Method::PUT | Method::PATCH);
-    let is_empty = match usually_has_one || *method == Method::CONNECT {
-        true => body.is_known_empty()?,
-        false => body.is_empty().await?,
+    !usually_has_one && *method != Method::CONNECT && bounds.may_keep(request)
+}
+
+/// The body, if there is one.
+async fn begun(waits: bool, mut body: RequestBody) -> Result<Option<RequestBody>, BoxError> {
+    let is_empty = match waits {
+        true => body.is_empty().await?,
+        false => body.is_known_empty()?,
     };
     Ok((!is_empty).then_some(body))
 }

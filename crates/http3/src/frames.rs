@@ -1,8 +1,8 @@
 //! Bounds the frames that h3 buffers.
 //!
-//! h3 waits for the whole of a frame that is not DATA, however long it is, and takes a stream that
-//! ends within DATA for complete. So frames are followed as they arrive, and what HEADERS have is
-//! looked at before h3 does.
+//! h3 waits for the whole of a frame that is not DATA, however long it is, takes a stream that ends
+//! within DATA for complete, and DATA without a payload for the end of a body. So frames are
+//! followed as they arrive, and what HEADERS have is looked at before h3 does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -16,6 +16,10 @@ const DATA: u64 = 0;
 
 /// HEADERS (RFC 9114, section 7.2.2).
 const HEADERS: u64 = 1;
+
+/// How many frames without a payload a stream may have. They are allowed, and cost their reader
+/// more than their sender.
+const MAX_EMPTY: u32 = 1000;
 
 /// The type of the control stream (RFC 9114, section 6.2.1), which has frames as well.
 const CONTROL: u64 = 0;
@@ -91,6 +95,22 @@ pub(crate) struct Frames {
     section: Vec<u8>,
     /// The next HEADERS are trailers.
     had_headers: bool,
+    /// No DATA and HEADERS follow.
+    had_trailers: bool,
+    /// Frames without a payload.
+    empty: u32,
+    /// Those of them that are DATA.
+    empty_data: EmptyData,
+}
+
+/// How many DATA frames without a payload have arrived on a stream, for who reads it by h3.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EmptyData(Arc<AtomicU32>);
+
+impl EmptyData {
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Relaxed)
+    }
 }
 
 impl Frames {
@@ -112,7 +132,14 @@ impl Frames {
             held: 0,
             section: Vec::new(),
             had_headers: false,
+            had_trailers: false,
+            empty: 0,
+            empty_data: EmptyData::default(),
         }
+    }
+
+    pub(crate) fn empty_data(&self) -> EmptyData {
+        self.empty_data.clone()
     }
 
     /// Follows the next bytes.
@@ -161,7 +188,10 @@ impl Frames {
                     _ => Kind::Other,
                 },
             },
-            Part::Length { of } if number == 0 => return self.end(of),
+            Part::Length { of } if self.had_trailers && of != Kind::Other => {
+                return Err(Fault::Connection(Code::H3_FRAME_UNEXPECTED));
+            }
+            Part::Length { of } if number == 0 => return self.end_empty(of),
             Part::Length { of } if of != Kind::Data && number > self.budget.largest => {
                 return Err(EXCESSIVE);
             }
@@ -192,6 +222,18 @@ impl Frames {
         }
     }
 
+    /// A frame without a payload is complete.
+    fn end_empty(&mut self, of: Kind) -> Result<(), Fault> {
+        self.empty = self.empty.saturating_add(1);
+        if self.empty > MAX_EMPTY {
+            return Err(EXCESSIVE);
+        }
+        if of == Kind::Data {
+            self.empty_data.0.fetch_add(1, Relaxed);
+        }
+        self.end(of)
+    }
+
     /// A frame is complete.
     fn end(&mut self, of: Kind) -> Result<(), Fault> {
         self.part = Part::FrameType;
@@ -201,6 +243,7 @@ impl Frames {
         }
         let section = std::mem::take(&mut self.section);
         let is_trailers = std::mem::replace(&mut self.had_headers, true);
+        self.had_trailers = is_trailers;
         match are_in_order(&section, is_trailers) {
             true => Ok(()),
             false => Err(Fault::Request),
@@ -308,6 +351,31 @@ mod tests {
         assert_eq!(streams[2].follow(begun), Err(EXCESSIVE));
         drop(streams);
         assert_eq!(budget.held.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn frames_without_a_payload_have_a_bound_and_those_of_data_are_told() {
+        for one_more in [[0, 0], [0x21, 0]] {
+            let mut frames = Frames::of_request(budget());
+            let told = frames.empty_data();
+            for _ in 0..MAX_EMPTY / 2 {
+                assert_eq!(frames.follow(&[0, 0, 0x21, 0]), Ok(()));
+            }
+            assert_eq!(told.count(), MAX_EMPTY / 2);
+            assert_eq!(frames.follow(&one_more), Err(EXCESSIVE));
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_request_follows_its_trailers() {
+        let whole = [frame(1, b"head"), frame(0, b"data"), frame(1, b"trailers")].concat();
+        for behind in [&[0, 0], &[0, 1], &[1, 1]] {
+            let mut frames = Frames::of_request(budget());
+            assert_eq!(frames.follow(&whole), Ok(()));
+            assert_eq!(frames.follow(&[0x21, 0]), Ok(()));
+            let unexpected = Fault::Connection(Code::H3_FRAME_UNEXPECTED);
+            assert_eq!(frames.follow(behind), Err(unexpected), "{behind:?}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use quinn::{ReadError, VarInt, WriteError};
 use tokio::time::{Sleep, sleep};
 
-use crate::frames::{Fault, FrameBudget, Frames};
+use crate::frames::{EmptyData, Fault, FrameBudget, Frames};
 
 /// How much is read at a time.
 const CHUNK: usize = 64 * 1024;
@@ -39,7 +39,13 @@ pub(crate) struct Shared {
     /// No further request is begun.
     is_closing: Arc<AtomicBool>,
     /// Of the request stream that was accepted last.
-    last: Arc<Mutex<Option<Stopped>>>,
+    last: Arc<Mutex<Option<Beside>>>,
+}
+
+/// What h3 does not tell of a request's stream.
+pub(crate) struct Beside {
+    pub(crate) stopped: Stopped,
+    pub(crate) empty_data: EmptyData,
 }
 
 impl Shared {
@@ -62,7 +68,7 @@ impl Shared {
         self.is_closing.store(true, Relaxed);
     }
 
-    pub(crate) fn take_stopped(&self) -> Option<Stopped> {
+    pub(crate) fn take_beside(&self) -> Option<Beside> {
         self.last.lock().take()
     }
 
@@ -171,8 +177,13 @@ impl quic::Connection<Bytes> for Connection {
             };
             let accepted = ready!(poll_in_place(&mut self.requests, accept, cx));
             let halves = accepted.map_err(lost)?;
-            *self.shared.last.lock() = Some(Box::pin(halves.0.stopped()));
+            let stopped: Stopped = Box::pin(halves.0.stopped());
             let mut stream = self.shared.both(halves)?;
+            let empty_data = stream.recv.frames.empty_data();
+            *self.shared.last.lock() = Some(Beside {
+                stopped,
+                empty_data,
+            });
             if !self.shared.is_closing.load(Relaxed) {
                 return Poll::Ready(Ok(stream));
             }
@@ -356,7 +367,7 @@ impl quic::RecvStream for RecvStream {
         Poll::Ready(match chunk {
             Ok(Some(chunk)) => match self.frames.follow(&chunk.bytes) {
                 Ok(()) => Ok(Some(chunk.bytes)),
-                Err(Fault::Connection(code)) => Err(self.fail(code, "a frame is too long")),
+                Err(Fault::Connection(code)) => Err(self.fail(code, "a frame that may not come")),
                 Err(Fault::Request) => Err(self.refuse()),
             },
             Ok(None) if self.frames.is_cut() => {

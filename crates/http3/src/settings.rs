@@ -47,12 +47,8 @@ pub(crate) fn server(
     tls: &rustls::ServerConfig,
     transport: &Arc<TransportConfig>,
 ) -> Option<ServerConfig> {
-    let mut tls = tls.clone();
-    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
-    // A request that is sent before the handshake ends may be a replay, and comes from an address
-    // that nobody has checked (RFC 9001, section 9.2).
-    tls.max_early_data_size = 0;
-    let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).ok()?));
+    let crypto = QuicServerConfig::try_from(of_quic(tls)).ok()?;
+    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
     let (most, each, all) = INCOMING;
     server
         .transport_config(Arc::clone(transport))
@@ -62,4 +58,36 @@ pub(crate) fn server(
         .incoming_buffer_size(each)
         .incoming_buffer_size_total(all);
     Some(server)
+}
+
+/// The TLS of TCP as connections of QUIC have it.
+fn of_quic(tls: &rustls::ServerConfig) -> rustls::ServerConfig {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+    // A request that is sent before the handshake ends may be a replay, and comes from an address
+    // that nobody has checked (RFC 9001, section 9.2).
+    tls.max_early_data_size = 0;
+    tls
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::server::ResolvesServerCertUsingSni;
+
+    use super::*;
+
+    #[test]
+    fn tickets_allow_no_early_data_even_if_those_of_tcp_did() {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut of_tcp = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+        of_tcp.max_early_data_size = u32::MAX;
+        of_tcp.alpn_protocols = vec![b"h2".to_vec()];
+        let of_quic = of_quic(&of_tcp);
+        assert_eq!(of_quic.max_early_data_size, 0);
+        assert_eq!(of_quic.alpn_protocols, [b"h3"]);
+    }
 }

@@ -20,7 +20,7 @@ pub enum AltService {
     },
 }
 
-/// The `Alt-Svc` of a listener's responses over HTTP/1.1 and HTTP/2; none until it is set.
+/// The `Alt-Svc` of a listener's responses; none until it is set.
 #[derive(Clone, Debug, Default)]
 pub struct AltSvc(Arc<OnceLock<HeaderValue>>);
 

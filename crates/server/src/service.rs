@@ -196,7 +196,7 @@ fn has_streams(version: Version) -> bool {
 
 /// The size of a head of HTTP/2 or HTTP/3, as SETTINGS_MAX_HEADER_LIST_SIZE counts it (RFC 9113,
 /// section 6.5.2; RFC 9114, section 4.2.2).
-fn head_bytes<B>(request: &Request<B>) -> u32 {
+pub(super) fn head_bytes<B>(request: &Request<B>) -> u32 {
     if !has_streams(request.version()) {
         return 0;
     }

@@ -19,6 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use weir_http::request::HttpRequest;
 use weir_telemetry::{Handshake, events};
 
+use super::alt_svc::AltSvc;
 use super::connection::PollConnection;
 use super::connection_state::{ConnectionState, InFlight, MAX_HEADS_IN_FLIGHT};
 use super::drain::Draining;
@@ -26,7 +27,7 @@ use super::driver::{ConnectionContext, Driver, End};
 use super::open_connections::OpenConnections;
 use super::request_body::{DrainOnDrop, RequestBody};
 use super::serve::{Connection, Http};
-use super::service::{ConnectionService, StreamHead, TrackInFlight, Unanswered};
+use super::service::{ConnectionService, StreamHead, TrackInFlight, Unanswered, head_bytes};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -34,6 +35,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 pub struct StreamServer<M> {
     context: Arc<ConnectionContext>,
     make: M,
+    alt_svc: AltSvc,
     open: OpenConnections,
     draining: Draining,
 }
@@ -56,6 +58,14 @@ pub struct StreamBounds {
     pub max_streams: u32,
     /// How long a drain may take.
     pub grace: Duration,
+}
+
+impl StreamBounds {
+    /// Whether a head may wait before it is counted among those in flight: if as many as there may
+    /// be requests are within the bound of all.
+    pub fn may_keep<B>(&self, request: &Request<B>) -> bool {
+        head_bytes(request) <= self.max_heads_bytes / self.max_streams.max(1)
+    }
 }
 
 /// Why a request gets no response.
@@ -84,12 +94,18 @@ impl From<Unanswered> for Refusal {
 }
 
 impl Http {
-    /// Serves connections with what `make` makes for each. The drain must be waited for by
-    /// [`StreamServer::finished`].
-    pub fn stream_server<M>(&self, make: M, draining: Draining) -> StreamServer<M> {
+    /// Serves connections with what `make` makes for each, whose responses say the listener's
+    /// `alt_svc`. The drain must be waited for by [`StreamServer::finished`].
+    pub fn stream_server<M>(
+        &self,
+        make: M,
+        alt_svc: AltSvc,
+        draining: Draining,
+    ) -> StreamServer<M> {
         StreamServer {
             context: Arc::clone(&self.0),
             make,
+            alt_svc,
             open: OpenConnections::new(&self.0),
             draining,
         }
@@ -164,7 +180,8 @@ where
     {
         let requests = self.context.metrics.in_flight.clone();
         let bounds = self.context.client_bounds;
-        let state = ConnectionState::new(self.draining.flag(), requests, bounds);
+        let (alt_svc, flag) = (self.alt_svc.clone(), self.draining.flag());
+        let state = ConnectionState::telling(alt_svc, flag, requests, bounds);
         state.set_multiplexed();
         let service = TrackInFlight {
             inner: (self.make)(connection),

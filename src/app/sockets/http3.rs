@@ -128,13 +128,13 @@ impl UdpSockets {
     {
         let all = self.0.iter().map(async |listener| {
             let transport = transports.get(listener.place);
-            let tls = transport.and_then(|transport| transport.tls.as_ref());
+            let told = transport.and_then(|it| Some((it.tls.as_ref()?, &it.alt_svc)));
             let socket = listener.socket(draining.clone()).await;
-            let (Some(tls), Some(socket)) = (tls, socket) else {
+            let (Some((tls, alt_svc)), Some(socket)) = (told, socket) else {
                 return Ok(0);
             };
             let entry = entry(listener.place);
-            weir_http3::serve(http, socket, tls, entry, draining.clone()).await
+            weir_http3::serve(http, socket, tls, alt_svc, entry, draining.clone()).await
         });
         let aborted = try_join_all(all).await?;
         Ok(aborted.into_iter().sum())
