@@ -129,7 +129,8 @@ pub(super) type PreparedSteps = SmallVec<[(Phase, Box<dyn PreparedStep>); 1]>;
 /// Who made a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The upstream, or a decoy that has to look like it.
+    /// The upstream, a decoy that has to look like it, or what a route answers itself (a redirect, a
+    /// preflight). The upstream's has an `UpstreamOutcome` in its extensions.
     Upstream,
     /// Weir, as the configuration says.
     Weir,
