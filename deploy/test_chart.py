@@ -38,6 +38,7 @@ EVERYTHING = {
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "existingSecret": "mine",
     "restartOnChange": True,
+    "netAdmin": True,
     "env": [{"name": "A", "value": "b"}],
     "imagePullSecrets": [{"name": "pull"}],
     "priorityClassName": "high",

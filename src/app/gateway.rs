@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use weir_config::{Settings, StoreSettings};
 use weir_middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter, WaitSpreader};
 use weir_server::AdminApi;
+use weir_store::Store;
 use weir_telemetry::{LogLevel, Metrics};
 use weir_yaml::Inputs;
 
@@ -22,7 +23,7 @@ use super::jwks::KeySets;
 use super::overload::Overload;
 use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
-use super::shared_bans::{SharedBans, StandingBan};
+use super::shared_bans::{RefusalRules, SharedBans, StandingBan};
 use super::shared_list::{ListChanges, ListKeeper, ListTarget};
 use super::srv::SrvServers;
 use super::stack::Stack;
@@ -175,6 +176,7 @@ impl Gateway {
             self.follow_limits(),
             self.shared_bans.follow(),
             self.follow_bans(),
+            self.follow_refused_peers(),
             self.reloads.follow(),
             keepers.overrides.follow(&self.reloads),
             keepers.standing_bans.follow(&self.shared_bans.standing),
@@ -196,9 +198,7 @@ impl Gateway {
 
     /// Cuts bans that a reload shortens.
     async fn follow_bans(&self) -> Infallible {
-        let shared = self.shared.as_ref();
-        let store = shared.map(|shared| Arc::clone(&shared.buckets));
-        let store = store.unwrap_or_else(|| self.stores.memory());
+        let store = self.buckets();
         let bans_of = |snapshot: &Snapshot| {
             let bans = snapshot.settings.access.bans.iter();
             bans.map(|policy| Arc::clone(&policy.ban)).collect()
@@ -207,6 +207,22 @@ impl Gateway {
         self.shared_bans
             .follow_lengths(snapshots, bans_of, store)
             .await
+    }
+
+    /// Has the kernel drop connections of those who are banned.
+    async fn follow_refused_peers(&self) -> Infallible {
+        let rules_of = |snapshot: &Snapshot| RefusalRules::new(&snapshot.settings);
+        let (snapshots, filter) = (self.snapshots.clone(), &self.snapshot().sockets.peer_filter);
+        self.shared_bans
+            .follow_refused_peers(snapshots, rules_of, self.buckets(), filter)
+            .await
+    }
+
+    /// The buckets as the store has them, without cached denials.
+    fn buckets(&self) -> Arc<dyn Store> {
+        let shared = self.shared.as_ref();
+        let store = shared.map(|shared| Arc::clone(&shared.buckets));
+        store.unwrap_or_else(|| self.stores.memory())
     }
 
     /// Sweeps expired buckets, a part at a time, logs outages that were held back, and remembers

@@ -161,7 +161,8 @@ async fn serve(
 
     // All addresses are bound before anything is started that would have to be ended again.
     let acme = AcmeCertificates::new(&metrics);
-    let sockets = Sockets::new(&acme.configure(&settings.listen), acme.challenges());
+    let listeners = acme.configure(&settings.listen);
+    let sockets = Sockets::new(&listeners, acme.challenges(), &metrics);
     sockets.export_expiry(&metrics);
     let clients = Bound::new(&open, &sockets.addresses(), count).await?;
     let admin = Bound::new(&open, settings.process.admin.as_slice(), NonZeroUsize::MIN).await?;
@@ -194,6 +195,7 @@ async fn serve(
     // A predecessor drains when it hears that this process serves, and a successor may come.
     let everywhere: Vec<_> = listening.iter().copied().chain(admin_address).collect();
     open.report_serving(&everywhere)?;
+    sockets.take_back_from_predecessor();
     acme.begin(&sockets);
     let first = listening.first().copied();
     let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;

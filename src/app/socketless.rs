@@ -55,7 +55,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         let acme = AcmeCertificates::new(&metrics);
         let environment = Environment {
             demo_upstream: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            sockets: Sockets::new(&[], acme.challenges()),
+            sockets: Sockets::new(&[], acme.challenges(), &metrics),
             acme,
             tracer: None,
             metrics,

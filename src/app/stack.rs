@@ -404,7 +404,7 @@ fn access_decisions(
             Treatment::Shadow(_) => (Disposition::Shadowed, None),
             Treatment::Divert(_) => (Disposition::Diverted, None),
             Treatment::Tarpit(_) => (Disposition::Tarpitted, Some(Disposition::Denied)),
-            Treatment::Drop => (Disposition::Dropped, None),
+            Treatment::Drop { .. } => (Disposition::Dropped, None),
         };
         [usual].into_iter().chain(too_many)
     })

@@ -74,6 +74,8 @@ mod recipes;
 mod redis;
 mod redis_cluster;
 mod redis_rights;
+#[cfg(target_os = "linux")]
+mod refused_peers;
 mod reload;
 mod replay;
 mod request_bodies;

@@ -157,6 +157,11 @@ impl Listener {
     pub fn listens_by_udp(&self) -> bool {
         matches!(self.alt_service, Some(AltService::Announced { .. }))
     }
+
+    /// Whether clients connect to it themselves.
+    pub fn takes_clients(&self) -> bool {
+        self.proxy_protocol.is_none() && self.decides_for.is_none()
+    }
 }
 
 impl fmt::Display for Listener {

@@ -59,8 +59,8 @@ use http::Extensions;
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::BackgroundTasks;
 pub use bans::{
-    AccessControl, AccessSettings, BanCause, BanPolicy, BegunBan, KnownBans, StrikeCause, Tarpit,
-    TarpitSlots, Treatment,
+    AccessControl, AccessSettings, BanCause, BanPolicy, BegunBan, KnownBans, RefusedPeer,
+    RefusedPeers, StrikeCause, Tarpit, TarpitSlots, Treatment,
 };
 #[cfg(feature = "gateway")]
 pub use compression::{Compression, ContentCoding};

@@ -89,6 +89,12 @@ impl AccessList {
         of_address().or_else(|| of_account().map(ListEntry::Account))
     }
 
+    /// The disjoint networks.
+    pub fn networks(&self) -> impl Iterator<Item = IpNet> {
+        let v4 = self.networks.v4.iter().copied().map(IpNet::from);
+        v4.chain(self.networks.v6.iter().copied().map(IpNet::from))
+    }
+
     /// Whether both are empty.
     pub fn is_empty(&self) -> bool {
         self.networks.v4.is_empty() && self.networks.v6.is_empty() && self.accounts.is_empty()

@@ -6,12 +6,16 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
 use weir_runtime::keepalive;
+use weir_socket_filter::{Program, attach};
 use weir_telemetry::{ServerMetrics, events};
+
+use super::peer_filter::{ListenerFilter, PeerFilter};
 
 /// How long handshakes that are under way may take when the listener closes. A client with a longer
 /// round trip has to connect again.
@@ -26,7 +30,9 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from
 
 /// A listener that backs off while the system is out of resources.
 pub(super) struct Acceptor {
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
+    /// None where all peers may connect.
+    filter: Option<ListenerFilter>,
     address: SocketAddr,
     metrics: ServerMetrics,
     back_off: Duration,
@@ -38,13 +44,16 @@ impl Acceptor {
     pub(super) fn new(
         listener: std::net::TcpListener,
         stall_timeout: Duration,
+        filter: Option<&PeerFilter>,
         metrics: ServerMetrics,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         set_inherited_options(&listener, stall_timeout);
+        let listener = Arc::new(TcpListener::from_std(listener)?);
         Ok(Self {
             address: listener.local_addr()?,
-            listener: TcpListener::from_std(listener)?,
+            filter: filter.map(|filter| filter.on(&listener)),
+            listener,
             metrics,
             back_off: BACK_OFF.0,
         })
@@ -57,13 +66,20 @@ impl Acceptor {
     pub(super) async fn next(&mut self) -> (TcpStream, SocketAddr) {
         loop {
             match self.listener.accept().await {
-                Ok(accepted) => {
+                Ok((stream, peer)) => {
                     self.back_off = BACK_OFF.0;
-                    return accepted;
+                    if self.admits(&stream, peer) {
+                        return (stream, peer);
+                    }
                 }
                 Err(error) => self.back_off_after(&error).await,
             }
         }
+    }
+
+    fn admits(&self, stream: &TcpStream, peer: SocketAddr) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| filter.admits(stream, peer.ip()))
     }
 
     async fn back_off_after(&mut self, error: &io::Error) {
@@ -76,8 +92,19 @@ impl Acceptor {
         self.back_off = BACK_OFF.1.min(self.back_off * 2);
     }
 
+    /// Leaves the socket as it is to whoever else has it.
+    pub(super) async fn hand_over(self) {
+        if let Some(filter) = self.filter {
+            filter.end().await;
+        }
+    }
+
     /// Accepts every connection that exists or is being made, then closes the socket.
     pub(super) async fn close(mut self, mut accepted: impl FnMut(TcpStream, SocketAddr)) {
+        // It has a handle of the socket, and would attach another filter than that of the drain.
+        if let Some(filter) = self.filter.take() {
+            filter.end().await;
+        }
         // Where new handshakes cannot be refused, this wait would never end.
         if refuse_handshakes(&self.listener).is_ok() {
             let end = Instant::now() + HANDSHAKE_TIME;
@@ -86,7 +113,8 @@ impl Acceptor {
             }
         }
         // Asks the kernel directly: the runtime's view of the socket may be stale.
-        let Ok(listener) = self.listener.into_std() else {
+        let listener = Arc::into_inner(self.listener).map(TcpListener::into_std);
+        let Some(Ok(listener)) = listener else {
             return;
         };
         while let Ok((stream, peer)) = listener.accept() {
@@ -125,28 +153,8 @@ fn is_client_error(error: &io::Error) -> bool {
 
 /// Drops the SYN of every new handshake, and lets those under way finish. Clients retransmit it
 /// after a second, by when the port is closed or the next gateway listens.
-#[cfg(any(target_os = "linux", target_os = "android"))]
 fn refuse_handshakes(listener: &TcpListener) -> io::Result<()> {
-    use socket2::{SockFilter, SockRef};
-    // Classic BPF over the TCP header (net/core/filter.c): the byte at 13 has the flags.
-    const LOAD_BYTE: u16 = 0x30;
-    const AND: u16 = 0x54;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    const SYN: u32 = 0x02;
-    const SYN_OR_ACK: u32 = 0x12;
-    SockRef::from(listener).attach_filter(&[
-        SockFilter::new(LOAD_BYTE, 0, 0, 13),
-        SockFilter::new(AND, 0, 0, SYN_OR_ACK),
-        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
-        SockFilter::new(RETURN, 0, 0, 0),
-        SockFilter::new(RETURN, 0, 0, u32::MAX),
-    ])
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn refuse_handshakes(_: &TcpListener) -> io::Result<()> {
-    Err(ErrorKind::Unsupported.into())
+    attach(listener.into(), &Program::refusing_handshakes())
 }
 
 #[cfg(test)]
@@ -157,7 +165,8 @@ mod tests {
 
     fn acceptor() -> Acceptor {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        Acceptor::new(listener, Duration::from_secs(120), Metrics::new().server()).unwrap()
+        let metrics = Metrics::new().server();
+        Acceptor::new(listener, Duration::from_secs(120), None, metrics).unwrap()
     }
 
     async fn wait(acceptor: &mut Acceptor, error: io::Error) -> Duration {

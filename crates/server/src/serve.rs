@@ -23,6 +23,7 @@ use super::connection_state::ConnectionState;
 use super::drain::Draining;
 use super::driver::{ConnectionContext, Driver, End};
 use super::open_connections::{Open, OpenConnections};
+use super::peer_filter::PeerFilter;
 use super::proxy_protocol::{ProxyHeaderError, ProxyProtocol, read_proxy_header};
 use super::service::{ConnectionService, TrackInFlight};
 use super::settings::HttpSettings;
@@ -56,6 +57,8 @@ pub struct Transport {
     pub challenges: Challenges,
     /// What responses say of the listener's other services.
     pub alt_svc: AltSvc,
+    /// Refuses connections of some peers.
+    pub peer_filter: Option<PeerFilter>,
 }
 
 /// Serves HTTP; shared by all workers.
@@ -126,6 +129,7 @@ where
         let mut acceptor = Acceptor::new(
             listener,
             self.context.client_bounds.stall_timeout,
+            self.transport.peer_filter.as_ref(),
             self.context.metrics.clone(),
         )?;
         let mut draining = self.draining.clone();
@@ -140,7 +144,7 @@ where
             }
         }
         if draining.keeps_open(acceptor.address()) {
-            drop(acceptor);
+            acceptor.hand_over().await;
             return Ok(self.open.finished().await);
         }
         // These connections exist already; waiting for permits would not reduce them.
@@ -162,6 +166,7 @@ where
             tls,
             challenges,
             alt_svc,
+            ..
         } = self.transport;
         let accepted = Accepted {
             connection: Connection {

@@ -17,6 +17,8 @@
 pub mod certificates;
 pub mod client;
 mod eventually;
+#[cfg(target_os = "linux")]
+pub mod namespace;
 mod ports;
 pub mod promtool;
 mod redis_cluster;

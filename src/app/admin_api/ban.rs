@@ -189,6 +189,8 @@ impl<'s> BanTarget<'s> {
                 true => ApiError::Partly(cause),
                 false => ApiError::Store(cause),
             })?;
+            let refused = by.shared.known().refused_peers();
+            refused.lift(self.ban.name(), &subject);
         }
         audit::ban_lifted(operator.name(), self.ban.name(), &self.as_listed());
         Ok(())

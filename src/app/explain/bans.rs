@@ -160,7 +160,13 @@ fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment)
             write!(out, "nothing for {}, and then ", HumanDuration(tarpit.hold))?;
             write_rejection(out, &tarpit.rejection)
         }
-        Treatment::Drop => writeln!(out, "no answer: the connection is closed"),
+        Treatment::Drop { in_kernel: false } => {
+            writeln!(out, "no answer: the connection is closed")
+        }
+        Treatment::Drop { in_kernel: true } => writeln!(
+            out,
+            "no answer: the connection is closed, and further ones are dropped by the kernel"
+        ),
     }
 }
 
@@ -261,6 +267,14 @@ routes:
           the banned get the answer of upstream honeypot
         note: no hash_key is configured, so each process has hashes of its own
         ");
+    }
+
+    #[test]
+    fn it_says_where_the_kernel_drops_connections() {
+        let in_kernel = GATEWAY.replace("on_denied: drop", "on_denied: {drop: {in_kernel: auto}}");
+        let explained = explained_by(&in_kernel, "/", "198.51.100.9");
+        let said = "further ones are dropped by the kernel";
+        assert!(explained.contains(said), "{explained}");
     }
 
     #[test]

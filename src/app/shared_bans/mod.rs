@@ -6,6 +6,7 @@
 //! shown. So entries may be late, or left behind, and the list is right all the same. Under attack
 //! it is long, so gateways add to it, and do not copy it.
 
+mod refused_peers;
 mod shortened;
 mod standing;
 
@@ -19,6 +20,7 @@ use weir_limit::time::Clock;
 use weir_middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
 use weir_store::{SharedEntry, SharedLists, StoreError};
 
+pub(super) use self::refused_peers::RefusalRules;
 pub(super) use self::standing::StandingBan;
 use self::standing::StandingTarget;
 use super::shared_list::{ListChanges, ListError, ListKeeper, millis};

@@ -21,8 +21,8 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 use weir_config::Listener;
 use weir_server::{
-    AltService, AltSvc, BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol,
-    Tls, Transport,
+    AltService, AltSvc, BindError, Challenges, Inherited, Listeners, PeerFilter, Predecessor,
+    ProxyProtocol, Tls, Transport,
 };
 
 use weir_middleware::HttpsRedirect;
@@ -167,7 +167,11 @@ fn successor_arguments(arguments: impl Iterator<Item = OsString>) -> Vec<OsStrin
 
 /// The sockets of the process, as in its first configuration.
 #[derive(Clone, Debug)]
-pub(super) struct Sockets(Vec<Socket>);
+pub(super) struct Sockets {
+    sockets: Vec<Socket>,
+    /// Refuses connections on those that clients connect to themselves.
+    pub(super) peer_filter: PeerFilter,
+}
 
 #[derive(Clone, Debug)]
 struct Socket {
@@ -186,7 +190,10 @@ pub(super) struct ListenerRole {
 
 impl Sockets {
     /// The sockets of these listeners, with their certificates, which answer these challenges.
-    pub(super) fn new(listeners: &[Listener], challenges: &Challenges) -> Self {
+    pub(super) fn new(listeners: &[Listener], challenges: &Challenges, metrics: &Metrics) -> Self {
+        let peer_filter = PeerFilter::new(metrics.server());
+        // It refuses nobody, and takes away what another process has left.
+        let no_filter = PeerFilter::new(metrics.server());
         let sockets = listeners.iter().map(|listener| Socket {
             address: listener.address,
             transport: Transport {
@@ -194,6 +201,10 @@ impl Sockets {
                 tls: listener.certificates.clone().map(Tls::new),
                 challenges: challenges.clone(),
                 alt_svc: alt_svc(listener),
+                peer_filter: Some(match listener.takes_clients() {
+                    true => peer_filter.clone(),
+                    false => no_filter.clone(),
+                }),
             },
             role: ListenerRole {
                 redirect_to_https: listener
@@ -203,40 +214,49 @@ impl Sockets {
                 decides: listener.decides_for.is_some(),
             },
         });
-        Self(sockets.collect())
+        Self {
+            sockets: sockets.collect(),
+            peer_filter,
+        }
     }
 
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.0.iter().map(|socket| socket.address).collect()
+        self.sockets.iter().map(|socket| socket.address).collect()
     }
 
     /// The layers below HTTP of each listener.
     pub(super) fn transports(&self) -> Vec<Transport> {
-        let transports = self.0.iter().map(|socket| socket.transport.clone());
+        let transports = self.sockets.iter().map(|socket| socket.transport.clone());
         transports.collect()
+    }
+
+    /// Attaches what this process has on its sockets again: a predecessor had the same sockets until
+    /// it drained.
+    pub(super) fn take_back_from_predecessor(&self) {
+        self.peer_filter.attach_again();
     }
 
     /// The role of each listener.
     pub(super) fn roles(&self) -> Vec<ListenerRole> {
-        let roles = self.0.iter().map(|socket| socket.role.clone());
+        let roles = self.sockets.iter().map(|socket| socket.role.clone());
         roles.collect()
     }
 
     pub(super) fn redirect_to_https(&self) -> bool {
-        self.0
+        self.sockets
             .iter()
             .any(|socket| socket.role.redirect_to_https.is_some())
     }
 
     pub(super) fn decide(&self) -> bool {
-        self.0.iter().any(|socket| socket.role.decides)
+        self.sockets.iter().any(|socket| socket.role.decides)
     }
 
     /// The listeners with certificates that are about to end, and the rest of their validity.
     pub(super) fn ending_certificates(&self) -> Vec<(SocketAddr, Duration)> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default();
-        let ending = self.0.iter().filter_map(|socket| {
+        let ending = self.sockets.iter().filter_map(|socket| {
             let left = socket.transport.tls.as_ref()?.ends_soon(now)?;
             Some((socket.address, left))
         });
@@ -259,7 +279,7 @@ impl Sockets {
     /// that is not in it keeps its own, and so does one for which it has no TLS or no PROXY
     /// protocol.
     pub(super) fn renew(&self, listeners: &[Listener]) {
-        for (index, socket) in self.0.iter().enumerate() {
+        for (index, socket) in self.sockets.iter().enumerate() {
             // The system picks a port for each 0, so only the order distinguishes them.
             let same_place = listeners.get(index).into_iter();
             let mut candidates = same_place.chain(listeners);

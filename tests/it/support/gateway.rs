@@ -110,6 +110,11 @@ impl Gateway {
         *self.listening.first().expect("an address")
     }
 
+    /// The addresses of all its listeners.
+    pub(crate) fn listening(&self) -> &[SocketAddr] {
+        &self.listening
+    }
+
     /// The address at which it decides for other proxies, which is the last.
     pub(crate) fn decides_at(&self) -> SocketAddr {
         *self.listening.last().expect("an address")

@@ -1,6 +1,7 @@
 //! Bans and lists: what may be written of them, and what comes of it.
 
 mod access_lists;
+mod in_kernel;
 mod obeying_clients;
 pub(super) mod schema;
 mod silent_waits;
@@ -27,6 +28,7 @@ use obeying_clients::warn_of_obeying_clients;
 use silent_waits::warn_of_silent_wait;
 
 pub(super) use access_lists::{access_list, access_lists};
+pub(crate) use in_kernel::keep_to_peers;
 
 /// The default for the longest ban where bans grow.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -329,7 +331,9 @@ pub(crate) fn treatment(
                 .map_or(DEFAULT_MOST, |most| most.value),
             rejection: honest,
         })),
-        schema::Treatment::Drop => Ok(Treatment::Drop),
+        schema::Treatment::Drop(written) => Ok(Treatment::Drop {
+            in_kernel: in_kernel::is_wanted(written.as_ref()),
+        }),
     }
 }
 

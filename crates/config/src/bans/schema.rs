@@ -75,7 +75,28 @@ pub(crate) enum Treatment {
     Shadow(Spanned<String>),
     Divert(Spanned<String>),
     Tarpit(Option<Tarpit>),
-    Drop,
+    Drop(Option<Drop>),
+}
+
+/// What is dropped beside requests.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Drop {
+    /// With `auto`, whoever is dropped cannot connect again until the ban ends or is lifted: the
+    /// kernel drops its SYN packets, or, where it may not be asked, its connections are closed when
+    /// they are accepted; see [below](#connections-that-the-kernel-drops). Type: `auto` or `off`.
+    /// Default: `off`.
+    pub(crate) in_kernel: Option<Spanned<InKernel>>,
+}
+
+/// Whether the kernel may drop connections.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum InKernel {
+    Auto,
+    Off,
 }
 
 /// How requests are held.

@@ -84,7 +84,7 @@ fn honest(treatment: &Treatment, status: StatusCode) -> Capability<Treatment> {
     let what = match treatment {
         Treatment::Shadow(_) => "send decoys",
         Treatment::Divert(_) => "divert",
-        Treatment::Drop => "close connections of clients",
+        Treatment::Drop { .. } => "close connections of clients",
         Treatment::Reject(_) | Treatment::Tarpit(_) => return Capability::Full,
     };
     let honest = Treatment::Reject(Rejection {

@@ -22,7 +22,7 @@ use std::time::Duration;
 use http::StatusCode;
 use rustix::fs::{Access, access};
 
-use super::bans::{access_lists, bans, treatment, warn_of_undecided};
+use super::bans::{access_lists, bans, keep_to_peers, treatment, warn_of_undecided};
 use super::limits::{WrittenLimits, enforcement, limits, warn_of_limits, warn_of_prefetch};
 use super::routes::{
     LoweredRoute, client_priorities, decoys, error_pages, limits_of_routes, routes, upstreams,
@@ -112,7 +112,7 @@ pub(crate) fn settings(
     let table = limits(cx, &written.limits, &uses, key, (prefix, nat64));
     let routes = routes(cx, gateway, &table, &upstreams, &decoys);
     let envoy = envoy(cx, gateway, &table);
-    let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
+    let mut bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
     let lists = access_lists(cx, gateway, &table);
     let priorities = client_priorities(cx, gateway, &table);
     let overload = overload(cx, gateway);
@@ -121,7 +121,7 @@ pub(crate) fn settings(
         .block
         .as_ref()
         .and_then(|block| block.on_denied.as_ref());
-    let blocked = treatment(cx, blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
+    let mut blocked = treatment(cx, blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let of_descriptors = envoy.as_ref().ok().and_then(Option::as_ref);
     let of_descriptors = of_descriptors.into_iter().flat_map(EnvoyService::limits);
@@ -129,6 +129,7 @@ pub(crate) fn settings(
     require_key(cx, gateway, &limits, &bans);
     warn_of_drawn_shares(cx, gateway, &routes, &bans);
     let listening = listen.as_deref().unwrap_or_default();
+    keep_to_peers(cx, gateway, listening, &mut bans, &mut blocked);
     warn_of_clients(cx, gateway);
     let hsts = hsts(cx, gateway, listening);
     warn_of_redirects(cx, gateway, listening);

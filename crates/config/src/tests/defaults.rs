@@ -126,6 +126,7 @@ hsts: {max_age: 1h}
 account: [{header: x-api-key}]
 bans:
   scanners: {per: address, strikes: {status: 404, count: 9, period: 1m}, for: 1m, factor: 2, on_denied: {tarpit: {}}}
+  bots: {per: address, strikes: {status: 404, count: 9, period: 1m}, for: 1m, on_denied: {drop: {}}}
 limits:
   Days: {per: address, algorithm: fixed_window, count: 9, calendar: day}
   Hours: {per: address, algorithm: fixed_window, count: 9, period: 1h}

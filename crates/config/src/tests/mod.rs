@@ -16,6 +16,7 @@ mod errors;
 mod http3;
 mod https;
 mod in_flight;
+mod in_kernel;
 pub(crate) mod json_schema;
 mod loading;
 mod prefetch;

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use weir_limit::time::{Nanos, Timestamp};
-use weir_rules::{Ban, RequestAttributes, StandingBans};
+use weir_rules::{Ban, Banned, RequestAttributes, StandingBans};
 
+use super::refused_peers::RefusedPeers;
 use super::told_waits::ToldWaits;
 
 /// Upper bound on the bans that are kept. Beyond it, those that end first are dropped.
@@ -75,6 +76,7 @@ struct BanRegistry {
     any_standing: AtomicBool,
     standing: RwLock<Arc<StandingBans>>,
     told_waits: ToldWaits,
+    refused: RefusedPeers,
 }
 
 #[derive(Default)]
@@ -189,6 +191,17 @@ impl KnownBans {
         let any = !bans.is_empty();
         *self.0.standing.write() = Arc::new(bans);
         self.0.any_standing.store(any, Ordering::Release);
+        self.0.refused.look_again();
+    }
+
+    /// The peers whose connections may be refused.
+    pub fn refused_peers(&self) -> &RefusedPeers {
+        &self.0.refused
+    }
+
+    /// The targets of the standing bans with this name, and their ends.
+    pub fn standing_of(&self, ban: &str) -> Vec<(Banned, Timestamp)> {
+        self.0.standing.read().of(ban)
     }
 
     pub(super) fn told_waits(&self) -> &ToldWaits {

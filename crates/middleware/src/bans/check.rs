@@ -13,6 +13,7 @@ use weir_rules::RequestAttributes;
 use weir_store::Outcome;
 use weir_telemetry::events;
 
+use super::refused_peers::RefusedPeer;
 use super::told_waits::DeniedSubject;
 use super::{
     AccessControl, BanCause, BanPolicy, BegunBan, PreparedBan, PreparedTreatment, StrikeCause,
@@ -164,6 +165,11 @@ impl BanCheck {
             if !subject.acts {
                 self.would_hold.get_or_insert(name);
             } else if active.is_none() {
+                if ban.treatment.drops_in_kernel() {
+                    let until = self.backend.now() + decision.retry_in;
+                    let refused = ban.known.refused_peers();
+                    refused.came(RefusedPeer::banned(&name, &subject.subject), until);
+                }
                 active = Some(ActiveBan {
                     name,
                     treatment: Arc::clone(&ban.treatment),

@@ -2,6 +2,7 @@
 
 mod begun;
 mod check;
+mod refused_peers;
 mod told_waits;
 mod treatment;
 
@@ -9,13 +10,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::Extensions;
+use weir_limit::time::Timestamp;
 use weir_rules::{
-    Access, AccessLists, Ban, Enforcement, KeySource, PathSet, SecretHash, StatusSet,
+    Access, AccessLists, Ban, Enforcement, KeySource, ListEntry, PathSet, SecretHash, StatusSet,
 };
 use weir_telemetry::{BanMetrics, Bans, Metrics};
 
 pub use self::begun::{BanCause, BegunBan, KnownBans, StrikeCause};
 pub(super) use self::check::{ActiveBan, BanCheck, TellingDenial};
+pub use self::refused_peers::{RefusedPeer, RefusedPeers};
 pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
@@ -74,6 +77,7 @@ struct PreparedAccess {
     blocked: Arc<PreparedTreatment>,
     bans: Vec<Arc<PreparedBan>>,
     metrics: Bans,
+    known: KnownBans,
 }
 
 /// A ban with all that can be prepared at load time.
@@ -108,6 +112,7 @@ impl AccessControl {
             blocked: Arc::new(PreparedTreatment::of_blocked(settings.blocked, tarpits)),
             bans: settings.bans.into_iter().map(banned).collect(),
             metrics: metrics.bans().clone(),
+            known: known.clone(),
         }))
     }
 
@@ -154,8 +159,15 @@ impl AccessControl {
         &self.0.blocked
     }
 
-    pub(super) fn count_blocked(&self) {
+    /// Counts a request of a client that is blocked by this entry.
+    pub(super) fn count_blocked(&self, by: ListEntry) {
         self.0.metrics.blocked();
+        if let ListEntry::Network(network) = by
+            && self.0.blocked.drops_in_kernel()
+        {
+            let refused = self.0.known.refused_peers();
+            refused.came(RefusedPeer::Blocked(network), Timestamp::MAX);
+        }
     }
 }
 

@@ -678,7 +678,7 @@ async fn who_is_kept_out_sees_units_go_and_come_back_as_others_do_and_costs_thos
 
 #[tokio::test]
 async fn the_banned_get_what_is_configured() {
-    let world = World::with(abusers(1, Treatment::Drop));
+    let world = World::with(abusers(1, Treatment::Drop { in_kernel: false }));
     world.offend(4, "/200").await;
     let dropped = world.send(ABUSER, "/200").await;
     assert!(dropped.head.extensions.get::<NoResponse>().is_some());
@@ -1095,7 +1095,7 @@ async fn of_several_bans_that_hold_the_first_says_what_the_banned_get() {
         ..Rejection::default()
     });
     let short = for_404(banning("first", 1, forbids));
-    let long = for_404(banning("second", 1, Treatment::Drop));
+    let long = for_404(banning("second", 1, Treatment::Drop { in_kernel: false }));
     for (bans, name, status) in [
         ([short.clone(), long.clone()], "first", 403),
         ([long, short], "second", 444),
@@ -1112,7 +1112,7 @@ async fn of_several_bans_that_hold_the_first_says_what_the_banned_get() {
 async fn a_dry_run_that_would_hold_hides_no_ban_that_does() {
     let dry = BanPolicy {
         enforcement: Enforcement::NONE,
-        ..for_404(banning("dry", 1, Treatment::Drop))
+        ..for_404(banning("dry", 1, Treatment::Drop { in_kernel: false }))
     };
     let world = World::of(with_all([dry, for_404(abusers(1, rejects()))]));
     world.offend(1, "/404").await;
@@ -1124,7 +1124,7 @@ async fn a_dry_run_that_would_hold_hides_no_ban_that_does() {
 /// A scanner that goes on while it is banned would be banned for what nobody answered.
 #[tokio::test]
 async fn no_path_is_a_strike_while_another_ban_holds() {
-    let trap = for_the_trap(banning("trap", 1, Treatment::Drop));
+    let trap = for_the_trap(banning("trap", 1, Treatment::Drop { in_kernel: false }));
     let world = World::of(with_all([trap, for_404(abusers(1, rejects()))]));
     world.offend(1, "/404").await;
     for _ in 0..3 {

@@ -36,7 +36,11 @@ pub enum Treatment {
     Tarpit(Tarpit),
     /// No response: the connection is closed. Over HTTP/2, where other clients of the same proxy
     /// may share the connection, only the stream is reset.
-    Drop,
+    Drop {
+        /// Whether further connections of the same peer are refused, by the kernel where it may be
+        /// asked.
+        in_kernel: bool,
+    },
 }
 
 impl Treatment {
@@ -45,7 +49,7 @@ impl Treatment {
         match self {
             Self::Reject(rejection) => rejection.clone(),
             Self::Tarpit(tarpit) => tarpit.rejection.clone(),
-            Self::Shadow(_) | Self::Divert(_) | Self::Drop => Rejection::default(),
+            Self::Shadow(_) | Self::Divert(_) | Self::Drop { .. } => Rejection::default(),
         }
     }
 }
@@ -137,6 +141,11 @@ impl PreparedTreatment {
         }
     }
 
+    /// Whether further connections of the same peer are refused.
+    pub(super) fn drops_in_kernel(&self) -> bool {
+        matches!(self.treatment, Treatment::Drop { in_kernel: true })
+    }
+
     /// Whether the response has to look real. Then limits count the request, and their headers are
     /// in the response.
     pub fn looks_real(&self) -> bool {
@@ -174,7 +183,7 @@ impl PreparedTreatment {
                     TreatmentAnswer::Later(Box::pin(held)),
                 )
             }
-            Treatment::Drop => (
+            Treatment::Drop { .. } => (
                 Disposition::Dropped,
                 TreatmentAnswer::Response(no_response()),
             ),

@@ -58,12 +58,12 @@ impl<S> RateLimit<S> {
                 self.ask(request)
             }
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
-            Some((control, Access::Blocked(_))) => {
+            Some((control, Access::Blocked(entry))) => {
                 let kept_out = KeptOut::listed(control);
                 if kept_out.looks_real() && self.needs_account(&request) {
                     return self.learn_account(request);
                 }
-                control.count_blocked();
+                control.count_blocked(entry);
                 self.keep_out(request, kept_out)
             }
         }

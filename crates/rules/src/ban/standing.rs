@@ -108,6 +108,18 @@ impl StandingBans {
         self.0.is_empty()
     }
 
+    /// The targets of the ban with this name, and when it ends for each.
+    pub fn of(&self, ban: &str) -> Vec<(Banned, Timestamp)> {
+        let entries = self.0.get(ban).into_iter();
+        let all = entries.flat_map(|entries| {
+            let subjects = entries.subjects.iter();
+            let subjects = subjects.map(|(subject, end)| (Banned::Subject(subject.clone()), *end));
+            let networks = entries.networks.iter();
+            subjects.chain(networks.map(|(network, end)| (Banned::Network(*network), *end)))
+        });
+        all.collect()
+    }
+
     /// The rest of this ban for the client of a request; [`Nanos::NEVER`] is for good.
     pub fn left(
         &self,

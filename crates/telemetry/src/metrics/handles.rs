@@ -31,6 +31,11 @@ pub struct ServerMetrics {
     pub accept_errors: Counter,
     /// Requests that have no complete response yet.
     pub in_flight: StripedGauge,
+    /// Banned and blocked addresses and networks whose connections are refused.
+    pub refused_peers: Gauge,
+    /// Whether the kernel refuses them.
+    pub refused_in_kernel: Gauge,
+    refused: Family<Labels, Counter>,
     handshakes: Family<Labels, Counter>,
     proxy_headers: Family<Labels, Counter>,
 }
@@ -178,6 +183,9 @@ impl ServerMetrics {
         let server = Self {
             open: registered(page, names::CONNECTIONS),
             accepted: registered(page, names::ACCEPTED),
+            refused: registered(page, names::REFUSED),
+            refused_peers: registered(page, names::REFUSED_PEERS),
+            refused_in_kernel: registered(page, names::REFUSED_IN_KERNEL),
             evicted: registered(page, names::EVICTED),
             proxy_headers: registered(page, names::PROXY_HEADERS),
             handshakes: registered(page, names::HANDSHAKES),
@@ -190,7 +198,19 @@ impl ServerMetrics {
         for outcome in Handshake::ALL {
             server.handshakes(outcome);
         }
+        server.refused_by_kernel();
+        server.refused_at_accept();
         server
+    }
+
+    /// SYN packets of refused peers that the kernel dropped.
+    pub fn refused_by_kernel(&self) -> Counter {
+        member(&self.refused, [("by", "kernel")])
+    }
+
+    /// Connections of refused peers that were closed when they were accepted.
+    pub fn refused_at_accept(&self) -> Counter {
+        member(&self.refused, [("by", "accept")])
     }
 
     /// TLS handshakes with this outcome.

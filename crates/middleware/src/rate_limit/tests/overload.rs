@@ -184,7 +184,7 @@ async fn no_late_worker_decides_twice_about_a_request_or_never_as_its_password_i
                 allow,
                 ..AccessLists::default()
             },
-            blocked: Treatment::Drop,
+            blocked: Treatment::Drop { in_kernel: false },
             bans: Vec::new(),
         };
         let tarpits = TarpitSlots::new(metrics.bans());

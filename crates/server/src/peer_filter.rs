@@ -1,0 +1,280 @@
+//! Refuses connections of some peers before they exist: the kernel drops their handshakes by a
+//! filter on each listening socket. Where it may not be asked, such connections are closed when they
+//! are accepted, before anything is allocated for them.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
+use weir_socket_filter::{PeerSet, Program, attach, detach};
+use weir_telemetry::{Counter, ServerMetrics};
+
+/// The target of log lines, which filters name.
+const TARGET: &str = "weir::server::peer_filter";
+
+/// How often a filter is attached again. During a takeover two processes have the same sockets, and
+/// the predecessor may be the last to attach its own.
+const ATTACH_AGAIN: Duration = Duration::from_secs(10);
+
+/// How often the kernel is asked how much it has dropped.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The peers whose connections are refused.
+#[derive(Debug)]
+pub struct FilteredPeers {
+    /// What the kernel drops: as many of the peers as it takes.
+    pub program: Program,
+    /// All of them.
+    pub peers: PeerSet,
+    /// How many networks and single addresses the kernel drops.
+    pub count: usize,
+}
+
+/// Refuses the connections of the same peers on all listeners that have it. Clones share it.
+#[derive(Clone, Debug)]
+pub struct PeerFilter(Arc<FilterState>);
+
+#[derive(Debug)]
+struct FilterState {
+    /// None if all peers are welcome. For those who accept connections.
+    refused: ArcSwapOption<FilteredPeers>,
+    /// Tells listeners of a change.
+    changes: watch::Sender<()>,
+    /// Whether the log says already that the kernel takes filters, and that it refuses them.
+    is_granted: AtomicBool,
+    is_denied: AtomicBool,
+    /// What sockets had dropped when they were last asked. Several workers may share one.
+    drops: Mutex<HashMap<u64, u32>>,
+    metrics: ServerMetrics,
+}
+
+impl PeerFilter {
+    /// Nobody is refused at first.
+    pub fn new(metrics: ServerMetrics) -> Self {
+        Self(Arc::new(FilterState {
+            refused: ArcSwapOption::empty(),
+            changes: watch::Sender::new(()),
+            is_granted: AtomicBool::new(false),
+            is_denied: AtomicBool::new(false),
+            drops: Mutex::default(),
+            metrics,
+        }))
+    }
+
+    /// Refuses these peers from now on, and nobody else. `None` lets all in.
+    pub fn refuse(&self, refused: Option<FilteredPeers>) {
+        let count = refused.as_ref().map_or(0, |refused| refused.count);
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.0.metrics.refused_peers.set(count);
+        self.0.refused.store(refused.map(Arc::new));
+        self.0.changes.send_replace(());
+    }
+
+    /// Has all listeners attach the filter again, or take it away again, as another process may have
+    /// attached its own.
+    pub fn attach_again(&self) {
+        self.0.changes.send_replace(());
+    }
+
+    /// Filters on this listener until [`ListenerFilter::end`]. Must be called on the runtime that
+    /// accepts.
+    pub(super) fn on(&self, listener: &Arc<TcpListener>) -> ListenerFilter {
+        let state = Arc::new(ListenerState {
+            filter: self.clone(),
+            mode: AtomicU8::new(OFF),
+            at_accept: self.0.metrics.refused_at_accept(),
+        });
+        // At once, so that a successor is never without.
+        state.apply(listener);
+        let following = Arc::clone(&state).follow(Arc::clone(listener), self.0.changes.subscribe());
+        ListenerFilter {
+            state,
+            task: AbortOnDropHandle::new(tokio::spawn(following)),
+        }
+    }
+
+    /// Counts what a socket has dropped since the last time.
+    fn count_drops(&self, listener: &TcpListener) {
+        let Some((socket, now)) = dropped(listener) else {
+            return;
+        };
+        if let Some(before) = self.0.drops.lock().insert(socket, now) {
+            let drops = u64::from(now.wrapping_sub(before));
+            self.0.metrics.refused_by_kernel().inc_by(drops);
+        }
+    }
+
+    /// Logs once that the kernel takes filters.
+    fn granted(&self) {
+        if !self.0.is_granted.swap(true, Ordering::Relaxed) {
+            tracing::info!(target: TARGET, "the kernel drops connections of banned peers");
+        }
+    }
+
+    /// Logs once why the kernel takes no filter.
+    fn denied(&self, error: &io::Error) {
+        if self.0.is_denied.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let remedy = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                "grant the capability CAP_NET_ADMIN (systemd: AmbientCapabilities), or write \
+                 `in_kernel: off`"
+            }
+            ErrorKind::OutOfMemory => "raise net.core.optmem_max, or write `in_kernel: off`",
+            _ => "write `in_kernel: off` to leave the kernel alone",
+        };
+        tracing::warn!(
+            target: TARGET,
+            %error,
+            remedy,
+            "the kernel drops no connections for this process; those of banned peers are closed \
+             when they are accepted"
+        );
+    }
+}
+
+/// Nobody is refused.
+const OFF: u8 = 0;
+/// The kernel refuses, and accepted connections may have inherited the filter.
+const BY_KERNEL: u8 = 1;
+/// Connections are closed when they are accepted.
+const AT_ACCEPT: u8 = 2;
+
+#[derive(Debug)]
+struct ListenerState {
+    filter: PeerFilter,
+    mode: AtomicU8,
+    at_accept: Counter,
+}
+
+/// The filter on one listening socket.
+#[derive(Debug)]
+pub(super) struct ListenerFilter {
+    state: Arc<ListenerState>,
+    task: AbortOnDropHandle<()>,
+}
+
+impl ListenerFilter {
+    /// Whether to serve an accepted connection. The filter that it has inherited is taken off it, or
+    /// each of its packets would be looked at.
+    pub(super) fn admits(&self, stream: &TcpStream, peer: IpAddr) -> bool {
+        match self.state.mode.load(Ordering::Relaxed) {
+            OFF => true,
+            BY_KERNEL => {
+                let _ = detach(SockRef::from(stream));
+                true
+            }
+            _ => {
+                let refused = self.state.filter.0.refused.load();
+                let is_refused = refused.as_ref().is_some_and(|it| it.peers.contains(peer));
+                if is_refused {
+                    self.state.at_accept.inc();
+                }
+                !is_refused
+            }
+        }
+    }
+
+    /// Attaches and detaches no more. The socket keeps the filter that it has.
+    pub(super) async fn end(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+impl ListenerState {
+    /// Keeps the filter of the socket up to date.
+    async fn follow(self: Arc<Self>, listener: Arc<TcpListener>, mut changes: watch::Receiver<()>) {
+        self.filter.count_drops(&listener);
+        let mut again = Instant::now() + ATTACH_AGAIN;
+        // Even without a filter a look after a while: the predecessor may have attached one.
+        let mut is_idle = false;
+        loop {
+            let count = sleep_until((Instant::now() + COUNT_INTERVAL).min(again));
+            tokio::select! {
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.apply(&listener);
+                    again = Instant::now() + ATTACH_AGAIN;
+                    is_idle = false;
+                }
+                () = count, if !is_idle => {
+                    self.filter.count_drops(&listener);
+                    if Instant::now() >= again {
+                        is_idle = !self.apply(&listener);
+                        if is_idle {
+                            // What was accepted since has no filter.
+                            self.mode.store(OFF, Ordering::Relaxed);
+                        }
+                        again = Instant::now() + ATTACH_AGAIN;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings the socket to what is refused now. Returns whether anybody is.
+    fn apply(&self, listener: &TcpListener) -> bool {
+        let refused = self.filter.0.refused.load();
+        let Some(refused) = refused.as_ref() else {
+            let detached = detach(SockRef::from(listener));
+            if let Err(error) = detached {
+                tracing::error!(
+                    target: TARGET,
+                    %error,
+                    "the filter of a listening socket stays, and may drop connections"
+                );
+            }
+            match self.mode.load(Ordering::Relaxed) {
+                OFF => {}
+                AT_ACCEPT => self.mode.store(OFF, Ordering::Relaxed),
+                _ => {
+                    self.filter.0.metrics.refused_in_kernel.set(0);
+                }
+            }
+            return false;
+        };
+        let mode = match attach(SockRef::from(listener), &refused.program) {
+            Ok(()) => {
+                self.filter.granted();
+                BY_KERNEL
+            }
+            Err(error) => {
+                self.filter.denied(&error);
+                // One of a predecessor that had the right.
+                let _ = detach(SockRef::from(listener));
+                AT_ACCEPT
+            }
+        };
+        self.mode.store(mode, Ordering::Relaxed);
+        let in_kernel = i64::from(mode == BY_KERNEL);
+        self.filter.0.metrics.refused_in_kernel.set(in_kernel);
+        true
+    }
+}
+
+/// A number of the socket, and how many segments it has dropped; `None` where the system does not
+/// say it.
+#[cfg(target_os = "linux")]
+fn dropped(listener: &TcpListener) -> Option<(u64, u32)> {
+    let cookie = SockRef::from(listener).cookie().ok()?;
+    Some((cookie, weir_socket_filter::dropped(listener.into()).ok()?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn dropped(_: &TcpListener) -> Option<(u64, u32)> {
+    None
+}

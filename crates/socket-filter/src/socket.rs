@@ -1,0 +1,55 @@
+//! Gives filters to sockets, and takes them away.
+
+use std::io;
+
+use socket2::SockRef;
+
+use crate::Program;
+
+/// Has the kernel run the program for all segments that arrive at a listening socket, in place of
+/// the one before. Connections that are accepted later have the filter as well until they are
+/// [detached](detach).
+///
+/// # Errors
+/// `PermissionDenied` where the kernel asks for the capability `CAP_NET_ADMIN`, as Linux does since
+/// August 2026; the system's otherwise.
+#[cfg(target_os = "linux")]
+pub fn attach(socket: SockRef<'_>, program: &Program) -> io::Result<()> {
+    let instructions = program.instructions().iter();
+    let filter: Vec<_> = instructions
+        .map(|it| socket2::SockFilter::new(it.code, it.if_true, it.if_false, it.operand))
+        .collect();
+    socket.attach_filter(&filter)
+}
+
+/// Takes the filter away, if there is one.
+///
+/// # Errors
+/// The system's.
+#[cfg(target_os = "linux")]
+pub fn detach(socket: SockRef<'_>) -> io::Result<()> {
+    /// "No such file or directory": there is no filter.
+    const ENOENT: i32 = 2;
+    match socket.detach_filter() {
+        Err(error) if error.raw_os_error() == Some(ENOENT) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Other systems have no such filters.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_os = "linux"))]
+pub fn attach(_: SockRef<'_>, _: &Program) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// There is none to take away.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn detach(_: SockRef<'_>) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,404 @@
+//! Keeps the filter of listening sockets to those who are banned or blocked now: as they come, until
+//! their bans end or are lifted, on whichever gateway.
+//!
+//! A peer in the filter sends no more requests, so nothing here learns from them that its ban was
+//! lifted elsewhere. So the store is asked for all of its bans once a second.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use smallvec::smallvec;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use weir_config::Settings;
+use weir_limit::time::Timestamp;
+use weir_middleware::{RefusedPeer, Treatment};
+use weir_rules::{Ban, Banned, Enforcement};
+use weir_server::{FilteredPeers, PeerFilter};
+use weir_socket_filter::{FilterTooLong, PeerSet, Program};
+use weir_store::Store;
+
+use super::{BATCH_SIZE, SharedBans};
+
+/// How often the store is asked whether bans still hold.
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long peers that come are collected before the filter is made anew, which takes a worker up to
+/// a millisecond.
+const COLLECT_TIME: Duration = Duration::from_millis(100);
+
+/// After how long a request of a peer counts half as much.
+const AGE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Whose connections are refused, by a configuration.
+#[derive(Default)]
+pub(in crate::app) struct RefusalRules {
+    bans: Vec<(Arc<Ban>, Enforcement)>,
+    blocked: Vec<IpNet>,
+    /// Whose connections never are.
+    exempt: Vec<IpNet>,
+}
+
+impl RefusalRules {
+    pub(in crate::app) fn new(settings: &Settings) -> Self {
+        let access = &settings.access;
+        let is_refused = |it: &Treatment| matches!(it, Treatment::Drop { in_kernel: true });
+        let refusing = access.bans.iter().filter(|it| is_refused(&it.treatment));
+        let blocked = is_refused(&access.blocked).then(|| access.lists.block.networks());
+        // This machine's own health checks and sidecars, whatever they did.
+        let loopback = [
+            IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+            IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
+        ];
+        Self {
+            bans: refusing
+                .map(|it| (Arc::clone(&it.ban), it.enforcement))
+                .collect(),
+            blocked: blocked.into_iter().flatten().collect(),
+            exempt: access.lists.allow.networks().chain(loopback).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bans.is_empty() && self.blocked.is_empty()
+    }
+
+    fn ban(&self, name: &str) -> Option<&Arc<Ban>> {
+        let mut bans = self.bans.iter().map(|(ban, _)| ban);
+        bans.find(|ban| &**ban.name() == name)
+    }
+}
+
+/// A network whose peers are refused. The greater ones go into the filter first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// By an operator, who sets few.
+    is_standing: bool,
+    hits: u32,
+    network: IpNet,
+    until: Timestamp,
+}
+
+impl SharedBans {
+    /// Keeps the filter up to date with the configurations that are published, whose rules
+    /// `rules_of` gets, and with the bans in this store.
+    pub(in crate::app) async fn follow_refused_peers<C>(
+        &self,
+        mut configurations: watch::Receiver<Arc<C>>,
+        rules_of: impl Fn(&C) -> RefusalRules,
+        store: Arc<dyn Store>,
+        filter: &PeerFilter,
+    ) -> Infallible {
+        let mut rules = rules_of(&configurations.borrow_and_update());
+        let mut in_force = None;
+        let mut all_fit = true;
+        let (mut confirmed, mut aged) = (Instant::now(), Instant::now());
+        loop {
+            let candidates = self.candidates(&rules);
+            let networks: Vec<_> = candidates.iter().map(|it| it.network).collect();
+            let is_same = |in_force: &Vec<IpNet>| match all_fit {
+                true => is_same_set(&networks, in_force),
+                false => networks == *in_force,
+            };
+            if !in_force.as_ref().is_some_and(is_same) {
+                let fitting = refuse(filter, &networks, &rules.exempt);
+                warn_of_too_many(all_fit, fitting, networks.len());
+                all_fit = fitting == networks.len();
+                in_force = Some(networks);
+            }
+            let is_idle = rules.is_empty();
+            let end = candidates.iter().map(|it| it.until).min();
+            let end = end.map(|end| Duration::from(end.since(self.clock.now())));
+            let end = end.map_or(CONFIRM_INTERVAL, |end| end.min(CONFIRM_INTERVAL));
+            tokio::select! {
+                changed = configurations.changed() => {
+                    if changed.is_err() {
+                        return std::future::pending().await;
+                    }
+                    rules = rules_of(&configurations.borrow_and_update());
+                    // Others may be exempt now.
+                    in_force = None;
+                }
+                () = self.known.refused_peers().changed(), if !is_idle => {
+                    // Each order of too many is another filter.
+                    sleep(if all_fit { COLLECT_TIME } else { CONFIRM_INTERVAL }).await;
+                }
+                () = sleep_until((Instant::now() + end).min(confirmed + CONFIRM_INTERVAL)), if !is_idle => {}
+            }
+            if confirmed.elapsed() >= CONFIRM_INTERVAL && !rules.is_empty() {
+                let confirm = self.confirm(&rules, &*store);
+                let _ = timeout(CONFIRM_INTERVAL / 2, confirm).await;
+                confirmed = Instant::now();
+            }
+            if aged.elapsed() >= AGE_INTERVAL {
+                self.known.refused_peers().age();
+                aged = Instant::now();
+            }
+        }
+    }
+
+    /// Who is refused now, the first of whom go into the filter first.
+    fn candidates(&self, rules: &RefusalRules) -> Vec<Candidate> {
+        let now = self.clock.now();
+        let known = self.known.refused_peers().list(now);
+        let whole = rules
+            .bans
+            .iter()
+            .filter(|(_, enforcement)| !enforcement.is_partial());
+        let standing = whole.flat_map(|(ban, _)| self.known.standing_of(ban.name()));
+        let standing = standing.filter_map(|(banned, until)| {
+            let network = match banned {
+                Banned::Network(network) => network,
+                Banned::Subject(subject) => network_of(&subject)?,
+            };
+            (until > now).then_some(Candidate {
+                is_standing: true,
+                hits: 0,
+                network,
+                until,
+            })
+        });
+        let banned = known.iter().filter_map(|(peer, refusal)| {
+            let RefusedPeer::Banned { ban, subject } = peer else {
+                return None;
+            };
+            rules.ban(ban)?;
+            Some(Candidate {
+                is_standing: false,
+                hits: refusal.hits,
+                network: network_of(subject)?,
+                until: refusal.until,
+            })
+        });
+        let blocked = rules.blocked.iter().map(|network| {
+            let refusal = known.get(&RefusedPeer::Blocked(*network));
+            Candidate {
+                is_standing: false,
+                hits: refusal.map_or(0, |refusal| refusal.hits),
+                network: *network,
+                until: Timestamp::MAX,
+            }
+        });
+        let mut candidates: Vec<_> = standing.chain(banned).chain(blocked).collect();
+        candidates.sort_unstable_by(|one, other| other.cmp(one));
+        candidates
+    }
+
+    /// Finds out which bans still hold, and for how long. While the store is out of reach, those that
+    /// are known do.
+    async fn confirm(&self, rules: &RefusalRules, store: &dyn Store) {
+        let known = self.known.refused_peers().list(self.clock.now());
+        let peers: Vec<_> = known.into_keys().collect();
+        for some in peers.chunks(BATCH_SIZE) {
+            let confirmed = some.iter().map(|peer| self.confirm_one(rules, peer, store));
+            join_all(confirmed).await;
+        }
+    }
+
+    async fn confirm_one(&self, rules: &RefusalRules, peer: &RefusedPeer, store: &dyn Store) {
+        let RefusedPeer::Banned { ban, subject } = peer else {
+            return;
+        };
+        let Some(ban) = rules.ban(ban) else {
+            return;
+        };
+        let now = self.clock.now();
+        let check = ban.check(&subject.as_str().into());
+        let Ok(outcome) = store.decide(&smallvec![check], now).await else {
+            return;
+        };
+        if let Some(Some(decision)) = outcome.decisions.first() {
+            let left = if decision.fits() {
+                now
+            } else {
+                now + decision.retry_in
+            };
+            self.known.refused_peers().set_end(peer, left);
+        }
+    }
+}
+
+/// The network of a subject per address.
+fn network_of(subject: &str) -> Option<IpNet> {
+    let address = || subject.parse::<IpAddr>().ok().map(IpNet::from);
+    subject.parse().ok().or_else(address)
+}
+
+fn is_same_set(some: &[IpNet], others: &[IpNet]) -> bool {
+    let set = |networks: &[IpNet]| networks.iter().copied().collect::<HashSet<_>>();
+    set(some) == set(others)
+}
+
+/// Refuses these networks but for the exempt ones. Returns how many of them fit the kernel's filter:
+/// the first ones.
+fn refuse(filter: &PeerFilter, networks: &[IpNet], exempt: &[IpNet]) -> usize {
+    let set_of =
+        |networks: &[IpNet]| PeerSet::new(networks.iter().copied(), exempt.iter().copied());
+    let peers = set_of(networks);
+    if peers.is_empty() {
+        filter.refuse(None);
+        return networks.len();
+    }
+    let (count, program) = longest(networks.len(), |count| {
+        Program::dropping(&set_of(networks.get(..count).unwrap_or(networks)))
+    });
+    filter.refuse(Some(FilteredPeers {
+        program,
+        peers,
+        count,
+    }));
+    count
+}
+
+/// The greatest number, up to `most`, of which a program can be compiled, and the program.
+fn longest(
+    most: usize,
+    compile: impl Fn(usize) -> Result<Program, FilterTooLong>,
+) -> (usize, Program) {
+    if let Ok(program) = compile(most) {
+        return (most, program);
+    }
+    let (mut fitting, mut too_many) = ((0, Program::dropping_nobody()), most);
+    while too_many - fitting.0 > 1 {
+        let count = fitting.0.midpoint(too_many);
+        match compile(count) {
+            Ok(program) => fitting = (count, program),
+            Err(FilterTooLong) => too_many = count,
+        }
+    }
+    fitting
+}
+
+/// Once, until all fit again.
+fn warn_of_too_many(did_fit: bool, fitting: usize, all: usize) {
+    if did_fit && fitting < all {
+        tracing::warn!(
+            fitting,
+            all,
+            "more peers are banned or blocked than the kernel's filter has room for; it drops those \
+             that come most often"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use weir_limit::Quota;
+    use weir_limit::time::{ManualClock, Nanos};
+    use weir_middleware::KnownBans;
+    use weir_rules::{BanSchedule, HashKey, KeySource, StandingBans};
+    use weir_store::{Memory, MemorySettings};
+    use weir_telemetry::Metrics;
+
+    use super::*;
+    use crate::app::shared_list::moment;
+
+    const START: u64 = 1_000_000;
+
+    fn ban() -> Arc<Ban> {
+        let hour = Duration::from_secs(3600);
+        let schedule = BanSchedule::new(hour, NonZeroU32::MIN, hour, hour).unwrap();
+        let per = vec![KeySource::parse("address", 64).unwrap()];
+        let strikes = Quota::new(1, 1, hour).unwrap();
+        Arc::new(Ban::new("scanners", per, HashKey::random(), strikes, schedule).unwrap())
+    }
+
+    fn rules(ban: &Arc<Ban>) -> RefusalRules {
+        RefusalRules {
+            bans: vec![(Arc::clone(ban), Enforcement::FULL)],
+            blocked: vec!["192.0.2.0/24".parse().unwrap()],
+            exempt: Vec::new(),
+        }
+    }
+
+    fn shared() -> (SharedBans, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new(moment(START)));
+        let shared = SharedBans::new(
+            KnownBans::default(),
+            Arc::<ManualClock>::clone(&clock),
+            None,
+        );
+        (shared.0, clock)
+    }
+
+    fn came(shared: &SharedBans, ban: &Ban, subject: &str, times: u32) {
+        let peer = RefusedPeer::banned(ban.name(), &subject.into());
+        let until = moment(START) + Nanos::from(Duration::from_secs(3600));
+        (0..times).for_each(|_| shared.known.refused_peers().came(peer.clone(), until));
+    }
+
+    fn networks(shared: &SharedBans, rules: &RefusalRules) -> Vec<String> {
+        let candidates = shared.candidates(rules).into_iter();
+        candidates.map(|it| it.network.to_string()).collect()
+    }
+
+    #[test]
+    fn standing_bans_come_first_and_then_those_who_come_most_often() {
+        let ((shared, _), ban) = (shared(), ban());
+        came(&shared, &ban, "198.51.100.1", 1);
+        came(&shared, &ban, "2001:db8:1:2::/64", 3);
+        came(&shared, &ban, "198.51.100.2", 2);
+        let mut standing = StandingBans::default();
+        let network = "203.0.113.0/24".parse().unwrap();
+        standing.add("scanners", Banned::Network(network), Timestamp::MAX);
+        let ended = Banned::Subject("203.0.114.1".to_owned());
+        standing.add("scanners", ended, moment(START));
+        standing.add(
+            "others",
+            Banned::Subject("203.0.114.2".to_owned()),
+            Timestamp::MAX,
+        );
+        shared.known.set_standing(standing);
+        let expected = [
+            "203.0.113.0/24",
+            "2001:db8:1:2::/64",
+            "198.51.100.2/32",
+            "198.51.100.1/32",
+            "192.0.2.0/24",
+        ];
+        assert_eq!(networks(&shared, &rules(&ban)), expected);
+    }
+
+    #[test]
+    fn of_too_many_the_first_are_in_the_filter_and_all_are_known_to_those_who_accept() {
+        let filter = PeerFilter::new(Metrics::new().server());
+        let scattered = |number: u32| {
+            IpNet::from(IpAddr::V4(Ipv4Addr::from_bits(
+                number.wrapping_mul(2_654_435_761),
+            )))
+        };
+        let all: Vec<_> = (1..=6_000).map(scattered).collect();
+        let fitting = refuse(&filter, &all, &[]);
+        assert!((2_900..4_096).contains(&fitting), "{fitting}");
+        assert_eq!(refuse(&filter, &all[..fitting], &[]), fitting);
+    }
+
+    /// A peer in the filter sends nothing from which its gateway could learn of it.
+    #[tokio::test]
+    async fn a_ban_that_the_store_has_no_more_is_not_held() {
+        let ((shared, clock), ban, store) =
+            (shared(), ban(), Memory::new(MemorySettings::default()));
+        let now = moment(START);
+        let subject = "198.51.100.1".into();
+        let begin = ban.begin(&subject, Duration::from_secs(60));
+        store.decide(&smallvec![begin], now).await.unwrap();
+        came(&shared, &ban, "198.51.100.1", 1);
+        came(&shared, &ban, "198.51.100.2", 1);
+        let rules = rules(&ban);
+        shared.confirm(&rules, &store).await;
+        assert_eq!(
+            networks(&shared, &rules),
+            ["198.51.100.1/32", "192.0.2.0/24"]
+        );
+        // The end is that of the store, not the one that the last request was told.
+        clock.set(now + Nanos::from(Duration::from_secs(60)));
+        assert_eq!(networks(&shared, &rules), ["192.0.2.0/24"]);
+    }
+}
