@@ -24,10 +24,13 @@ mod redaction;
 mod schema;
 mod shapes;
 mod suggestions;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod values;
 mod words;
+mod written;
 
 pub use diagnostics::{
     Diagnostic, Diagnostics, ErrorBuilder, Location, Lowered, Reported, Severity, all, pluralized,
@@ -38,11 +41,14 @@ pub use lowering::{Lowering, is_of_connection, keys_or_off, message_and_help};
 pub use redaction::{HIDDEN, SECRETS, VALUES, shown_part, without_passwords};
 #[cfg(feature = "schema")]
 pub use schema::KeySchema;
-pub use shapes::{Entries, Note, OneOrMany, Required, Secret, SpanOf, Spanned, WordOr, parsed};
+pub use shapes::{
+    Entries, Filled, Note, OneOrMany, Required, Secret, SpanOf, Spanned, WordOr, parsed,
+};
 pub use suggestions::{Suggestions, suggest};
 pub use values::{
     ByteSize, ByteSizeError, FieldName, HumanDuration, HumanDurationError, MediaType,
     MediaTypeError, MethodError, MethodName, NotAFieldName, Percent, PercentError,
     PositiveDuration, PositiveDurationError, PositiveSize, ResponseStatus, Within, whole_number,
 };
-pub use words::{Word, Words};
+pub use words::{Word, Words, read_word};
+pub use written::read_as;

@@ -9,7 +9,7 @@ use serde::forward_to_deserialize_any;
 
 use super::document::{Content, Document, Node, NodeId, PrunedNode, Span, Step};
 use super::errors::{Error, RATE, rate};
-use super::shapes::{MAY_BE_EMPTY, ONE_OR_MANY, REQUIRED, SECRET, SPANNED, WORD_OR};
+use super::shapes::{FILLED, MAY_BE_EMPTY, ONE_OR_MANY, REQUIRED, SECRET, SPANNED, WORD_OR};
 use crate::diagnostics::{Diagnostics, Location, Lowered, Reported};
 use crate::redaction::may_show_secret;
 use crate::suggestions::best_match;
@@ -195,6 +195,13 @@ impl<'d> Reader<'d> {
         Some(error.help(help))
     }
 
+    /// The proof that a list is empty only because all its items are in error, if it is.
+    fn lost_items(&self) -> Option<Reported> {
+        let is_empty = self.document.children(self.id).next().is_none();
+        let span = self.document.span(self.id);
+        is_empty.then(|| self.document.child_in_error(span))?
+    }
+
     fn children(&self) -> Children<'d> {
         Children::new(self.document, self.document.children(self.id).collect())
     }
@@ -289,14 +296,20 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         }
     }
 
-    /// [`ONE_OR_MANY`] gets a list, of one value when there is just one; [`MAY_BE_EMPTY`] may be
+    /// [`ONE_OR_MANY`] and [`FILLED`] get a list, of one value when there is just one; [`MAY_BE_EMPTY`] may be
     /// null; [`WORD_OR`] gets a word as it is.
     fn deserialize_newtype_struct<V: Visitor<'d>>(
         self,
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Error> {
-        if name == ONE_OR_MANY && !matches!(self.node.content, Content::Sequence(_)) {
+        if name == FILLED
+            && let Some(reported) = self.lost_items()
+        {
+            return Err(Error::following(reported));
+        }
+        let is_list = name == ONE_OR_MANY || name == FILLED;
+        if is_list && !matches!(self.node.content, Content::Sequence(_)) {
             let only = Children::new(self.document, vec![self.id]);
             visitor.visit_newtype_struct(SeqAccessDeserializer::new(only))
         } else if name == MAY_BE_EMPTY && self.is_null() {

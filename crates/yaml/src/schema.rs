@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::shapes::{Entries, Note, OneOrMany, Required, Spanned, WordOr};
+use super::shapes::{Entries, Filled, Note, OneOrMany, Required, Spanned, WordOr};
 use super::values::{
     ByteSize, FieldName, HumanDuration, MediaType, MethodName, Percent, PositiveDuration,
     PositiveSize, ResponseStatus, SIZE_UNITS, Within,
@@ -55,6 +55,7 @@ inline! {
         let one = generator.subschema_for::<T>();
         json_schema!({"anyOf": [one, {"type": "array", "items": one}]})
     };
+    [T: JsonSchema] Filled<T> = |generator| generator.subschema_for::<OneOrMany<T>>();
     [T: JsonSchema, W: JsonSchema] WordOr<T, W> = |generator| {
         let (word, more) = (generator.subschema_for::<W>(), generator.subschema_for::<T>());
         json_schema!({"anyOf": [word, more]})

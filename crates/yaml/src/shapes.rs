@@ -16,6 +16,9 @@ pub(super) const SPANNED: &str = "$weir::Spanned";
 /// The name of [`OneOrMany`].
 pub(super) const ONE_OR_MANY: &str = "$weir::OneOrMany";
 
+/// The name of [`Filled`].
+pub(super) const FILLED: &str = "$weir::Filled";
+
 /// The name of a newtype whose value may be left empty.
 pub(super) const MAY_BE_EMPTY: &str = "$weir::MayBeEmpty";
 
@@ -78,6 +81,18 @@ pub struct OneOrMany<T>(pub Vec<T>);
 impl<T> AsRef<[T]> for OneOrMany<T> {
     fn as_ref(&self) -> &[T] {
         &self.0
+    }
+}
+
+/// One value, or a list of them. A list whose items are all in error is in error itself, and never
+/// passes for an empty one.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename = "$weir::Filled")]
+pub struct Filled<T>(pub Vec<T>);
+
+impl<T, S: From<T>> From<OneOrMany<T>> for Vec<S> {
+    fn from(written: OneOrMany<T>) -> Self {
+        written.0.into_iter().map(S::from).collect()
     }
 }
 

@@ -50,6 +50,12 @@ const TIME_UNITS: [(&str, u64); 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HumanDuration(pub Duration);
 
+impl From<HumanDuration> for Duration {
+    fn from(duration: HumanDuration) -> Self {
+        duration.0
+    }
+}
+
 /// Why a text is not a duration. The first line says what is wrong, the second what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -155,6 +161,12 @@ impl fmt::Display for HumanDuration {
 #[derive(Clone, Copy, Debug)]
 pub struct PositiveDuration(pub Duration);
 
+impl From<PositiveDuration> for Duration {
+    fn from(duration: PositiveDuration) -> Self {
+        duration.0
+    }
+}
+
 /// Why a duration leaves no time, or a text is no duration.
 #[derive(Debug, Error)]
 pub enum PositiveDurationError {
@@ -200,6 +212,12 @@ pub const SIZE_UNITS: [(&str, u64); 9] = [
 /// A size as it is written in a configuration, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
+
+impl From<ByteSize> for u64 {
+    fn from(size: ByteSize) -> Self {
+        size.0
+    }
+}
 
 /// Why a text is not a size. The first line says what is wrong, the second what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -354,6 +372,12 @@ impl FromStr for MethodName {
 #[derive(Clone, Debug)]
 pub struct MediaType(pub String);
 
+impl From<MediaType> for String {
+    fn from(media_type: MediaType) -> Self {
+        media_type.0
+    }
+}
+
 /// A text that is not a media type.
 #[derive(Debug, Error)]
 #[error("`{0}` is not a media type\nwrite it like text/html, without parameters, or text/*")]
@@ -379,6 +403,12 @@ impl FromStr for MediaType {
 /// A whole number of percent.
 #[derive(Clone, Copy, Debug)]
 pub struct Percent(pub u8);
+
+impl From<Percent> for u8 {
+    fn from(percent: Percent) -> Self {
+        percent.0
+    }
+}
 
 /// A text that is not a percentage.
 #[derive(Debug, Error)]

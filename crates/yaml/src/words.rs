@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, VariantAccess, Visitor};
 
 /// A type some of whose values have words, which [`words!`](crate::words!) lists.
@@ -17,11 +18,37 @@ pub trait Words<By = ()>: Sized + 'static {
     fn from_word(word: &str) -> Option<Self>;
 }
 
-/// Lists the words of a type, and the value that each stands for.
+/// Lists the words of a type, and the value that each stands for. A type of the crate itself is read
+/// by them, and has a JSON Schema with the crate's feature `schema`.
 #[macro_export]
 macro_rules! words {
     ($type:ty: $($word:literal => $value:expr),+ $(,)?) => {
         $crate::words!($type, by (): $($word => $value),+);
+
+        impl<'de> ::serde::Deserialize<'de> for $type {
+            fn deserialize<D: ::serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> ::std::result::Result<Self, D::Error> {
+                $crate::read_word(deserializer)
+            }
+        }
+
+        #[cfg(feature = "schema")]
+        impl ::schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> ::std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(
+                generator: &mut ::schemars::SchemaGenerator,
+            ) -> ::schemars::Schema {
+                generator.subschema_for::<$crate::Word<$type>>()
+            }
+        }
     };
     ($type:ty, by $by:ty: $($word:literal => $value:expr),+ $(,)?) => {
         impl $crate::Words<$by> for $type {
@@ -35,6 +62,14 @@ macro_rules! words {
             }
         }
     };
+}
+
+/// Reads a value by the words of its type.
+///
+/// # Errors
+/// When there is no such word.
+pub fn read_word<'de, T: Words, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Word::<T>::deserialize(deserializer).map(|word| word.0)
 }
 
 /// A value that is written as one of the words of its type.

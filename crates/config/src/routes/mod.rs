@@ -2,7 +2,6 @@
 
 mod actions;
 mod balancing;
-mod compression;
 mod concurrency;
 mod cors;
 mod machine_clients;
@@ -22,7 +21,6 @@ use crate::gateway::{ENVOY_ROUTE, lacks_accounts};
 use crate::limits::{self, LimitTable, enforcement, limit_use, yield_denials};
 use crate::settings::Route;
 use actions::action;
-use compression::compression;
 use concurrency::priority;
 use cors::{allows_none, cors};
 use matching::matcher;
@@ -30,7 +28,7 @@ use request_buffering::request_buffering;
 use responses::{header_forms, on_denied, require_delayable};
 
 use schema::{Match, RouteDefaults, ValueMatch};
-use weir_middleware::{LimitHook, OnDenied, ResponseSteps, RouteAction, RoutePolicy};
+use weir_middleware::{LimitHook, OnDenied, RouteAction, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
@@ -142,7 +140,7 @@ fn route(
     let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());
     let leads = require_target(cx, route, gateway);
     let action = action(cx, route, defaults, known_matcher, answers_cors);
-    let compression = compression(cx, route, defaults);
+    let steps = route.response_steps(cx, defaults);
     let name: Arc<str> = route.display_name().into();
     let settings = || {
         let cors = cors?.map(Arc::new);
@@ -152,10 +150,9 @@ fn route(
             ..leads.and(action)?
         };
         Ok(Route {
-            response_steps: ResponseSteps::default()
+            response_steps: steps?
                 .with(action.response_headers.clone())
-                .with(cors.clone())
-                .with(compression?.map(Arc::new)),
+                .with(cors.clone()),
             policy: RoutePolicy {
                 name: Arc::clone(&name),
                 limits: all(limits.iter().cloned())?,

@@ -2,16 +2,18 @@
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use thiserror::Error;
 use weir_limit::Priority;
-use weir_middleware::{ContentCoding, HeaderForm, HeaderForms, RequestBounds};
+use weir_middleware::{Compression, HeaderForm, HeaderForms, RequestBounds, ResponseSteps};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::Statuses;
 use weir_yaml::{
-    ByteSize, Entries, FieldName, HumanDuration, MediaType, MethodName, OneOrMany, Percent,
-    PositiveDuration, PositiveSize, Reported, ResponseStatus, Secret, Spanned, WordOr, words,
+    Entries, FieldName, HumanDuration, Lowered, Lowering, MethodName, OneOrMany, Percent,
+    PositiveDuration, PositiveSize, Reported, ResponseStatus, Secret, Spanned, WordOr, keys_or_off,
+    words,
 };
 
 use crate::addresses::{DnsServer, ServerUrl};
@@ -126,6 +128,19 @@ impl Route {
         }
     }
 
+    /// What is done with the route's responses, beside what its `cors` and header edits do.
+    pub(super) fn response_steps(
+        &self,
+        cx: &mut Lowering<'_>,
+        defaults: Option<&RouteDefaults>,
+    ) -> Lowered<ResponseSteps> {
+        let inherited = defaults.and_then(|defaults| defaults.compression.as_ref());
+        let compression = self.compression.as_ref().or(inherited);
+        let compression = compression.map(|keys| keys_or_off(cx, keys, "compression"));
+        let compression = compression.transpose()?.flatten().cloned();
+        Ok(ResponseSteps::default().with(compression.map(Arc::new)))
+    }
+
     /// The route's bounds, with those of its upstream where it sets none.
     pub(super) fn bounds(&self, upstream: RequestBounds) -> RequestBounds {
         RequestBounds {
@@ -135,23 +150,6 @@ impl Route {
                 .or(upstream.max_body_bytes),
         }
     }
-}
-
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Compression {
-    /// What is offered; of those that a client likes equally, the first is taken. Type: `zstd`,
-    /// `br`, `gzip`, or a list of them. Default: `[zstd, br, gzip]`.
-    pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<Word<ContentCoding>>>>>,
-    /// What is compressed, such as `text/html`, or `text/*` for all of a kind. Type: media type or
-    /// list of them. Default: `[text/*, application/atom+xml, application/javascript,
-    /// application/json, application/ld+json, application/manifest+json, application/problem+json,
-    /// application/rss+xml, application/wasm, application/xhtml+xml, application/xml,
-    /// image/svg+xml]`.
-    pub(crate) types: Option<Spanned<OneOrMany<Spanned<MediaType>>>>,
-    /// How long a response is at least; those of unknown length are compressed. Default: `1KiB`.
-    pub(crate) min_bytes: Option<Spanned<ByteSize>>,
 }
 
 /// How much of request bodies is read before they are sent on.
@@ -616,8 +614,6 @@ words!(Priority, by Config:
     "high" => Self::High,
     "critical" => Self::Critical,
 );
-
-words!(ContentCoding, by Config: "zstd" => Self::Zstd, "br" => Self::Brotli, "gzip" => Self::Gzip);
 
 words!(HeaderForms, by Config:
     "draft" => Self::NONE.with(HeaderForm::Draft),

@@ -137,6 +137,8 @@ fn as_read(schema: &mut Value) {
             words_alone(keywords);
             without_null(keywords);
             keywords.remove("format");
+            // The doc comment says what the default is.
+            keywords.shift_remove("default");
             let is_text = keywords.get("type") == Some(&json!("string"));
             if is_text
                 && !["const", "enum", "pattern"]

@@ -1,10 +1,11 @@
 //! Compresses responses for clients that accept it.
 //!
-//! This file decides by the head of a response, `accept` reads the client's preferences, and
-//! `codec` codes the body.
+//! This file decides by the head of a response, `accept` reads the client's preferences, `codec`
+//! codes the body, and `config` has the keys.
 
 mod accept;
 mod codec;
+mod config;
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use weir_http::list;
 use super::RequestHead;
 use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use codec::{Codec, PERMITS};
+pub use config::Compression;
 
 /// Digests of what is sent, which compression changes.
 const DIGESTS: [HeaderName; 4] = [
@@ -28,42 +30,6 @@ const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("digest"),
     HeaderName::from_static("repr-digest"),
 ];
-
-/// Which responses of a route are compressed, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compression {
-    /// The codings, the preferred one first.
-    pub algorithms: Vec<ContentCoding>,
-    /// The media types that are compressed, in lower case, such as `text/html` or `text/*`.
-    pub types: Vec<String>,
-    /// Responses that are shorter are not worth it.
-    pub min_bytes: u64,
-}
-
-impl Default for Compression {
-    /// Text and its like, of 1 KiB or more.
-    fn default() -> Self {
-        let types = [
-            "text/*",
-            "application/atom+xml",
-            "application/javascript",
-            "application/json",
-            "application/ld+json",
-            "application/manifest+json",
-            "application/problem+json",
-            "application/rss+xml",
-            "application/wasm",
-            "application/xhtml+xml",
-            "application/xml",
-            "image/svg+xml",
-        ];
-        Self {
-            algorithms: ContentCoding::ALL.to_vec(),
-            types: types.map(str::to_owned).to_vec(),
-            min_bytes: 1024,
-        }
-    }
-}
 
 /// A coding that responses are compressed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
