@@ -47,18 +47,12 @@ struct Feature {
 const FEATURES: [Feature; 26] = [
     Feature {
         name: "compression",
-        rooms: &[
-            "crates/middleware/src/compression/",
-            "crates/config/src/routes/compression.rs",
-        ],
+        rooms: &["crates/middleware/src/compression/"],
         words: &["compress*", "content coding"],
     },
     Feature {
         name: "CORS",
-        rooms: &[
-            "crates/middleware/src/cors.rs",
-            "crates/config/src/routes/cors.rs",
-        ],
+        rooms: &["crates/middleware/src/cors/"],
         words: &["cors", "preflight*"],
     },
     Feature {
@@ -69,7 +63,7 @@ const FEATURES: [Feature; 26] = [
     Feature {
         name: "HSTS",
         rooms: &[
-            "crates/middleware/src/hsts.rs",
+            "crates/middleware/src/hsts/",
             "crates/config/src/gateway/https.rs",
         ],
         words: &["hsts", "strict transport security"],

@@ -71,6 +71,8 @@ pub use concurrency::{
 pub use correlate::{
     Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES, ShowRequestId, ShowRequestIdLayer,
 };
+#[cfg(feature = "config")]
+pub use cors::CorsKeys;
 pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
 pub use error_pages::ErrorPages;
 pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, SubrequestError};
@@ -78,6 +80,8 @@ pub use forwarded::{Forwarded, ForwardedLayer};
 pub use grpc::GrpcStatuses;
 pub use header_edits::{HeaderEdits, HeaderTemplate};
 pub use hsts::Hsts;
+#[cfg(feature = "config")]
+pub use hsts::HstsKeys;
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{

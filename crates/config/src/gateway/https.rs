@@ -1,8 +1,5 @@
 //! What leads clients to HTTPS and keeps them there.
 
-use std::time::Duration;
-
-use http::HeaderValue;
 use weir_middleware::{Hsts, Redirect, RequestTemplate};
 use weir_yaml::{Lowered, Lowering, SpanOf, WordOr};
 
@@ -11,8 +8,6 @@ use crate::settings::Listener;
 
 /// The method and the body of a request stay as they are, and browsers remember it.
 const PERMANENT: u16 = 308;
-
-const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Where a listener redirects requests that did not come by HTTPS, if it does.
 pub(super) fn redirect_to_https(
@@ -44,7 +39,7 @@ pub(super) fn redirect_to_https(
     cx.ok(written.span, redirect).map(Some)
 }
 
-/// The value of `Strict-Transport-Security` (RFC 6797).
+/// What browsers are told, if anything comes by HTTPS.
 pub(super) fn hsts(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
@@ -59,30 +54,7 @@ pub(super) fn hsts(
                     `client_address.trusted_proxies`";
         return Err(cx.error(written.span, message).help(help));
     }
-    let preload = preload(cx, written)?;
-    let mut value = format!("max-age={}", written.max_age.value.0.as_secs());
-    if written.include_subdomains == Some(true) {
-        value.push_str("; includeSubDomains");
-    }
-    if preload {
-        value.push_str("; preload");
-    }
-    Ok(HeaderValue::from_str(&value).ok().map(Hsts))
-}
-
-/// Browsers take no host into their lists that does not say the rest as well.
-fn preload(cx: &mut Lowering<'_>, written: &schema::Hsts) -> Lowered<bool> {
-    let Some(preload) = written.preload.filter(|preload| preload.value) else {
-        return Ok(false);
-    };
-    let is_enough = written.max_age.value.0 >= YEAR && written.include_subdomains == Some(true);
-    if !is_enough {
-        let message = "`preload` needs a `max_age` of at least 365d and `include_subdomains: true`";
-        return Err(cx
-            .error(preload.span, message)
-            .help("say both, or leave `preload` out"));
-    }
-    Ok(true)
+    written.lower(cx)
 }
 
 fn has_https(cx: &Lowering<'_>, gateway: &Gateway, listen: &[Listener]) -> bool {

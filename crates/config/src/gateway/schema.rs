@@ -3,6 +3,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::Deserialize;
+use weir_middleware::HstsKeys;
 use weir_rules::{CertificateField, JwtAlgorithm, Statuses};
 use weir_store::{ClockSource, OnFailure};
 use weir_telemetry::{LogFormat, Template};
@@ -31,7 +32,7 @@ pub(crate) struct Gateway {
     /// Default: none. Takes a restart.
     pub(crate) decide: Option<Spanned<Decide>>,
     /// What browsers are told about [HTTPS](#https). Default: none.
-    pub(crate) hsts: Option<Spanned<Hsts>>,
+    pub(crate) hsts: Option<Spanned<HstsKeys>>,
     /// [The admin listener](#admin). Default: none.
     pub(crate) admin: Option<Admin>,
     /// Whether changed files are [reloaded automatically](OPERATIONS.md#reload). Default: `true`.
@@ -223,19 +224,6 @@ pub(crate) struct HttpsRedirect {
 }
 
 /// What browsers are told about HTTPS.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Hsts {
-    /// For how long browsers remember it; `0s` makes them forget.
-    pub(crate) max_age: Spanned<HumanDuration>,
-    /// Whether it holds for all hosts below as well. Default: `false`.
-    pub(crate) include_subdomains: Option<bool>,
-    /// Whether browsers may put the host on their lists; needs a `max_age` of `365d` and
-    /// `include_subdomains`. Default: `false`.
-    pub(crate) preload: Option<Spanned<bool>>,
-}
-
 /// Whose certificates clients show.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -3,7 +3,6 @@
 mod actions;
 mod balancing;
 mod concurrency;
-mod cors;
 mod machine_clients;
 mod matching;
 mod request_buffering;
@@ -22,13 +21,12 @@ use crate::limits::{self, LimitTable, enforcement, limit_use, yield_denials};
 use crate::settings::Route;
 use actions::action;
 use concurrency::priority;
-use cors::{allows_none, cors};
 use matching::matcher;
 use request_buffering::request_buffering;
 use responses::{header_forms, on_denied, require_delayable};
 
 use schema::{Match, RouteDefaults, ValueMatch};
-use weir_middleware::{LimitHook, OnDenied, RouteAction, RoutePolicy};
+use weir_middleware::{CorsKeys, LimitHook, OnDenied, RouteAction, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
@@ -93,7 +91,7 @@ fn route(
     let inherited = defaults.and_then(|defaults| defaults.cors.as_ref());
     // A route that allows no origin has none of it, whatever the others inherit.
     let shared = route.cors.as_ref().or(inherited);
-    let shared = shared.filter(|cors| !allows_none(cx, cors));
+    let shared = shared.filter(|cors| !cors.allows_none(cx));
     let matcher = matcher(cx, &route.matches, shared.is_some());
     let upstream = route.upstream.as_ref();
     let upstream = upstream
@@ -136,7 +134,8 @@ fn route(
     let timeouts = of_upstream.map(|upstream| upstream.settings.timeouts);
     let bounds = of_upstream.map(|upstream| upstream.bounds);
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
-    let cors = cors(cx, shared, &headers);
+    let cors = shared.map(|keys| CorsKeys::lower(keys, cx, &headers));
+    let cors = cors.transpose();
     let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());
     let leads = require_target(cx, route, gateway);
     let action = action(cx, route, defaults, known_matcher, answers_cors);

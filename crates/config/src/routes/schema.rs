@@ -7,7 +7,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 use thiserror::Error;
 use weir_limit::Priority;
-use weir_middleware::{Compression, HeaderForm, HeaderForms, RequestBounds, ResponseSteps};
+use weir_middleware::{
+    Compression, CorsKeys, HeaderForm, HeaderForms, RequestBounds, ResponseSteps,
+};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::Statuses;
 use weir_yaml::{
@@ -38,7 +40,7 @@ pub(crate) struct RouteDefaults {
     pub(crate) headers: Option<HeaderFormsList>,
     /// What pages of other origins may do on routes without a [`cors`](#cors) of their own.
     /// Default: none.
-    pub(crate) cors: Option<Spanned<Cors>>,
+    pub(crate) cors: Option<Spanned<CorsKeys>>,
     /// How much requests [matter](#shedding) on routes that do not say. Type: `low`, `normal`,
     /// `high`, `critical`. Default: `normal`.
     pub(crate) priority: Option<Spanned<Word<Priority>>>,
@@ -93,7 +95,7 @@ pub(crate) struct Route {
     /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
     /// [What web pages of other origins may do](#cors). Default: the defaults.
-    pub(crate) cors: Option<Spanned<Cors>>,
+    pub(crate) cors: Option<Spanned<CorsKeys>>,
     /// Which responses are [compressed](#compression). Type: `off`, or keys. Default: the defaults.
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
     /// How long connecting may take; see [bounds](#bounds-of-requests). Default: the upstream's.
@@ -162,33 +164,6 @@ pub(crate) struct RequestBuffering {
     /// How much of all these bodies may be kept at the same time, in the whole process. Default:
     /// `64MiB`, or `max`.
     pub(crate) total: Option<Spanned<PositiveSize>>,
-}
-
-/// What pages of other origins may do.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Cors {
-    /// The allowed origins: `https://app.example.com`, as browsers write it;
-    /// `https://*.example.com` for all hosts below a domain; `http://localhost:*` for any port; or
-    /// `"*"` for all. `[]` is for none, whatever the defaults are. Type: origin or list of them.
-    pub(crate) origins: Spanned<OneOrMany<Spanned<String>>>,
-    /// The methods that pages may use, or `"*"` for all: Weir answers preflights. Type: method or
-    /// list of them.
-    pub(crate) methods: Option<Spanned<OneOrMany<Spanned<String>>>>,
-    /// The headers that pages may send beside those that are always allowed, or `"*"` for all but
-    /// `authorization`. Type: name or list of them.
-    pub(crate) headers: Option<Spanned<OneOrMany<Spanned<String>>>>,
-    /// Headers of responses that pages may read beside the RateLimit headers, or `"*"` for all.
-    /// Type: name or list of them.
-    pub(crate) expose: Option<Spanned<OneOrMany<Spanned<String>>>>,
-    /// For how long a browser may remember the answer to a preflight. Default: the browser's.
-    pub(crate) max_age: Option<Spanned<HumanDuration>>,
-    /// Whether pages may read responses to requests with cookies or other credentials; not with
-    /// `"*"` anywhere. Default: `false`.
-    pub(crate) credentials: Option<Spanned<bool>>,
-    /// Whether the route's limits count preflights. Default: `false`.
-    pub(crate) count_preflights: Option<bool>,
 }
 
 /// Which requests take a route.

@@ -5,6 +5,9 @@
 //! routes, the app answers preflights and allows pages to read its responses; Weir does so for its
 //! own responses.
 
+#[cfg(feature = "config")]
+mod config;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,10 +23,11 @@ use weir_http::problem::Problem;
 use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
 
-use super::rate_limit::policy::{BodyBytes, LimitHook};
-use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
-use super::{RequestHead, ResponseBody};
-use crate::{HeaderForm, HeaderForms};
+use crate::rate_limit::policy::{BodyBytes, LimitHook};
+use crate::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
+use crate::{HeaderForm, HeaderForms, RequestHead, ResponseBody};
+#[cfg(feature = "config")]
+pub use config::CorsKeys;
 
 /// The longest host that DNS has (RFC 1035, section 2.3.4). A longer one would only make long headers.
 const MAX_HOST_BYTES: usize = 253;

@@ -1,10 +1,15 @@
 //! Tells browsers that asked by HTTPS to stay there (RFC 6797).
 
+#[cfg(feature = "config")]
+mod config;
+
 use http::HeaderValue;
 use http::header::STRICT_TRANSPORT_SECURITY;
 
-use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
-use super::{ClientIdentity, RequestHead};
+use crate::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
+use crate::{ClientIdentity, RequestHead};
+#[cfg(feature = "config")]
+pub use config::HstsKeys;
 
 /// What browsers are told: the value of `Strict-Transport-Security`.
 #[derive(Clone, Debug, PartialEq, Eq)]
