@@ -298,6 +298,18 @@ impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Within<LEAST, 
     }
 }
 
+impl<const LEAST: u32, const MOST: u32> From<Within<LEAST, MOST>> for u32 {
+    fn from(number: Within<LEAST, MOST>) -> Self {
+        number.0
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> From<Within<LEAST, MOST>> for usize {
+    fn from(number: Within<LEAST, MOST>) -> Self {
+        Self::try_from(number.0).unwrap_or(Self::MAX)
+    }
+}
+
 /// A status that ends an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseStatus(pub StatusCode);

@@ -40,7 +40,7 @@ use drawn_shares::warn_of_drawn_shares;
 pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
 use envoy::{envoy, limits_of_descriptors};
 use https::{hsts, warn_of_redirects};
-use listen::{admin_dashboard, admin_hosts, connections, listen, warn_of_open_admin};
+use listen::{admin_dashboard, admin_hosts, listen, warn_of_open_admin};
 pub(crate) use secrets::secret;
 use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
@@ -217,7 +217,6 @@ fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings>
         .as_ref()
         .map(|admin| cx.required(&admin.address));
     let workers = workers(cx, gateway.workers.as_ref());
-    let connections = connections(cx, gateway.connections.as_ref());
     let store = store(cx, gateway.store.as_ref());
     let overrides_file = overrides_file(cx, gateway);
     let log = log(cx, gateway.log.as_ref());
@@ -226,7 +225,7 @@ fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings>
         admin: admin.transpose()?.map(|address| address.0),
         overrides_file: overrides_file?,
         workers: workers?,
-        connections: connections?,
+        connections: gateway.connections.clone().unwrap_or_default(),
         store: store?,
         log: log?,
         otlp: otlp?,

@@ -5,11 +5,12 @@ use std::num::{NonZeroU16, NonZeroU32};
 use serde::Deserialize;
 use weir_middleware::HstsKeys;
 use weir_rules::{CertificateField, JwtAlgorithm, Statuses};
+use weir_server::HttpSettings;
 use weir_store::{ClockSource, OnFailure};
 use weir_telemetry::{LogFormat, Template};
 use weir_yaml::{
-    ByteSize, Entries, FieldName, HumanDuration, OneOrMany, PositiveDuration, Required, Secret,
-    Spanned, Within, WordOr, words,
+    ByteSize, Entries, FieldName, HumanDuration, OneOrMany, Required, Secret, Spanned, WordOr,
+    words,
 };
 
 use crate::addresses::{ListenAddress, Nat64Prefix, Network};
@@ -42,7 +43,7 @@ pub(crate) struct Gateway {
     #[cfg_attr(test, schemars(extend("type" = ["integer", "string"], "pattern" = r"^(auto|\d+)$")))]
     pub(crate) workers: Option<Spanned<Workers>>,
     /// [What clients' connections may do](#connections). Default: `{}`. Takes a restart.
-    pub(crate) connections: Option<Connections>,
+    pub(crate) connections: Option<HttpSettings>,
     /// How long requests in flight may take to finish on SIGTERM. Default: `30s`. Takes a restart.
     pub(crate) grace: Option<HumanDuration>,
     /// [Which proxies may say what the client's address is](#client_address). Default: `{}`.
@@ -342,31 +343,6 @@ pub(crate) struct Admin {
 
 /// `auto`, or a number as text.
 pub(crate) type Workers = String;
-
-/// What clients' connections may do, and for how long.
-#[derive(Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Connections {
-    /// How many may be open at the same time, over all listeners and workers; `auto` derives the
-    /// number from the [limit of file descriptors](OPERATIONS.md#limits-of-connections). Type:
-    /// `auto` or a number. Default: `auto`.
-    pub(crate) max_connections: Option<Spanned<String>>,
-    /// How long a TLS handshake and the head of a request may each take. Default: `10s`.
-    pub(crate) header_timeout: Option<PositiveDuration>,
-    /// How large the head of a request may be, from `8KiB` to `1MiB`. Default: `64KiB`.
-    pub(crate) max_header_bytes: Option<Spanned<ByteSize>>,
-    /// How many header lines a request may have. Default: `100`.
-    pub(crate) max_headers: Option<Within<1, 1000>>,
-    /// How many requests one HTTP/2 connection may have in flight. Default: `200`.
-    pub(crate) max_streams: Option<Within<1, 10_000>>,
-    /// How long a connection may be idle; make it longer than the idle time-out of a load balancer
-    /// in front. Default: `75s`.
-    pub(crate) idle_timeout: Option<PositiveDuration>,
-    /// How long a client may neither send the next part of a request body nor read the next part of
-    /// a response. Default: `60s`.
-    pub(crate) stall_timeout: Option<PositiveDuration>,
-}
 
 /// Whose word on a client's address is taken.
 #[derive(Debug, Default, Deserialize)]

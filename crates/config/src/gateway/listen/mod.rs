@@ -9,9 +9,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use weir_rules::{HostPattern, unmapped};
-use weir_server::{
-    Certificates, ClientAuth, ClientAuthorities, HttpSettings, Identity, RevocationLists,
-};
+use weir_server::{Certificates, ClientAuth, ClientAuthorities, Identity, RevocationLists};
 use weir_yaml::{ByteSize, Lowered, Lowering, OneOrMany, SpanOf, Spanned, WordOr, all};
 
 use self::http3::http3;
@@ -23,9 +21,6 @@ use super::schema::{
 use crate::addresses::{DEFAULT_LISTEN, ListenAddress, full_address};
 use crate::certificates::{identity, usable};
 use crate::settings::{AcmeCertificate, Listener};
-
-/// hyper reads the lower bound at once; more than the upper bound is surely a mistake.
-const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize(8 * 1024)..=ByteSize(1024 * 1024);
 
 const NAME_FILES_OR_ACME: &str = "write {certificate: PATH, key: PATH} or {acme: DOMAIN}";
 
@@ -272,62 +267,4 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && one.port() != 0
         && one.is_ipv4() == other.is_ipv4()
         && (everywhere || one.ip() == other.ip())
-}
-
-pub(super) fn connections(
-    cx: &mut Lowering<'_>,
-    written: Option<&Connections>,
-) -> Lowered<HttpSettings> {
-    let mut settings = HttpSettings::default();
-    let Some(written) = written else {
-        return Ok(settings);
-    };
-    let most = max_connections(cx, written.max_connections.as_ref());
-    let bytes = header_bytes(cx, written.max_header_bytes);
-    for (setting, written) in [
-        (&mut settings.header_timeout, written.header_timeout),
-        (&mut settings.idle_timeout, written.idle_timeout),
-        (&mut settings.stall_timeout, written.stall_timeout),
-    ] {
-        *setting = written.map_or(*setting, |time| time.0);
-    }
-    settings.max_connections = most?;
-    settings.max_header_bytes = bytes?.unwrap_or(settings.max_header_bytes);
-    let headers = written.max_headers.map(|most| most.0);
-    let headers = headers.and_then(|most| usize::try_from(most).ok());
-    settings.max_headers = headers.unwrap_or(settings.max_headers);
-    let streams = written.max_streams.map(|most| most.0);
-    settings.max_streams = streams.unwrap_or(settings.max_streams);
-    Ok(settings)
-}
-
-/// None where the process's limit of file descriptors says it.
-fn max_connections(
-    cx: &mut Lowering<'_>,
-    written: Option<&Spanned<String>>,
-) -> Lowered<Option<NonZeroUsize>> {
-    let Some(written) = written.filter(|written| written.value != "auto") else {
-        return Ok(None);
-    };
-    written.value.parse().map(Some).map_err(|_| {
-        let found = &written.value;
-        let message = format!("expected auto or a number from 1, found `{found}`");
-        cx.error(written.span, message).into()
-    })
-}
-
-fn header_bytes(
-    cx: &mut Lowering<'_>,
-    written: Option<Spanned<ByteSize>>,
-) -> Lowered<Option<usize>> {
-    let Some(written) = written else {
-        return Ok(None);
-    };
-    if HEADER_BYTES.contains(&written.value) {
-        return Ok(usize::try_from(written.value.0).ok());
-    }
-    let (least, most) = HEADER_BYTES.into_inner();
-    let message = format!("it must be from {least} to {most}");
-    let error = cx.error(written.span, message);
-    Err(error.help("leave it out for the default"))
 }

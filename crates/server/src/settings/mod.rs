@@ -1,16 +1,17 @@
-//! What clients may do: timeouts and bounds.
+//! What clients may do: timeouts and bounds. `config` has the keys.
 
-use std::num::NonZeroUsize;
+mod config;
+
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 
-use super::connection::Protocols;
-use super::connection_state::{ClientBounds, Timeouts};
-use super::drain::DrainSettings;
-use super::http1::HeadBounds;
-use super::stream_tasks::StreamExecutor;
+use crate::connection::Protocols;
+use crate::connection_state::{ClientBounds, Timeouts};
+use crate::http1::HeadBounds;
+use crate::stream_tasks::StreamExecutor;
+pub use config::HttpSettings;
 
 /// How many header lines hyper allows by default.
 const HYPER_MAX_HEADERS: usize = 100;
@@ -25,53 +26,8 @@ const HTTP2_HEAD_FACTOR: usize = 4;
 /// The resolution of the runtime's timers.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// What clients may do, and for how long.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpSettings {
-    /// How long the head of a request may take to arrive, from its first byte on. Enforced after
-    /// twice the time at the latest.
-    pub header_timeout: Duration,
-    /// How long a client may send nothing of a body that is awaited, or accept nothing of a
-    /// response.
-    pub stall_timeout: Duration,
-    /// How long a connection may be without a request.
-    pub idle_timeout: Duration,
-    /// How long an HTTP/1.1 connection may be without a request before it is parked, which frees
-    /// its buffers; at least a millisecond, and at most `header_timeout`.
-    pub park_after: Duration,
-    /// How large the head of a request may be, in bytes; at least 8192.
-    pub max_header_bytes: usize,
-    /// How many header lines a request may have.
-    pub max_headers: usize,
-    /// How many requests one HTTP/2 connection may have in flight.
-    pub max_streams: u32,
-    /// How many connections the process may have open. A new one beyond it evicts an idle one, or
-    /// waits in the system's queue if there is none.
-    pub max_connections: Option<NonZeroUsize>,
-    /// How long a drain may take.
-    pub drain: DrainSettings,
-}
-
-impl Default for HttpSettings {
-    fn default() -> Self {
-        Self {
-            header_timeout: Duration::from_secs(10),
-            stall_timeout: Duration::from_secs(60),
-            // Longer than the usual 60 seconds of load balancers, so that they close first and
-            // never send a request into a connection that is being closed.
-            idle_timeout: Duration::from_secs(75),
-            park_after: Duration::from_secs(1),
-            max_header_bytes: 64 * 1024,
-            max_headers: HYPER_MAX_HEADERS,
-            max_streams: 200,
-            max_connections: None,
-            drain: DrainSettings::default(),
-        }
-    }
-}
-
 impl HttpSettings {
-    pub(super) fn timeouts(&self) -> Timeouts {
+    pub(crate) fn timeouts(&self) -> Timeouts {
         Timeouts {
             head: self.header_timeout,
             idle: self.idle_timeout,
@@ -80,7 +36,7 @@ impl HttpSettings {
         }
     }
 
-    pub(super) fn client_bounds(&self) -> ClientBounds {
+    pub(crate) fn client_bounds(&self) -> ClientBounds {
         ClientBounds {
             stall_timeout: self.stall_timeout,
             max_headers: self.max_headers,
@@ -94,7 +50,7 @@ impl HttpSettings {
     }
 
     /// hyper's own settings.
-    pub(super) fn protocols(&self) -> Protocols {
+    pub(crate) fn protocols(&self) -> Protocols {
         let head = self.head_bytes();
         Protocols {
             plain: HeadBounds {
