@@ -32,9 +32,6 @@ use weir_yaml::{Diagnostics, HumanDuration};
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// How late a worker may be where that is watched, unless told otherwise.
-pub(super) const DEFAULT_MAX_DELAY: Duration = Duration::from_millis(50);
-
 /// The hundredths of a percent in one.
 const ONE: u64 = 10_000;
 

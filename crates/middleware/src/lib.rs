@@ -64,6 +64,8 @@ pub use bans::{
 };
 #[cfg(feature = "gateway")]
 pub use compression::{Compression, ContentCoding};
+#[cfg(feature = "config")]
+pub use concurrency::ConcurrencyKeys;
 pub use concurrency::{
     ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency,
 };
@@ -83,6 +85,8 @@ pub use hsts::Hsts;
 #[cfg(feature = "config")]
 pub use hsts::HstsKeys;
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
+#[cfg(feature = "config")]
+pub use overload::OverloadKeys;
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
     BodyBytes, Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitHook, LimitedService,

@@ -101,6 +101,20 @@ impl FromStr for Enforcement {
     }
 }
 
+#[cfg(feature = "config")]
+weir_yaml::read_from_text! {
+    Enforcement: "a text",
+}
+
+#[cfg(feature = "schema")]
+weir_yaml::named_schemas! {
+    Enforcement, "Enforce": {
+        "title": "`true`, `false` or a percentage",
+        "type": ["boolean", "string"],
+        "pattern": "^(true|false|\\d+(\\.\\d{1,2})?%)$",
+    }
+}
+
 /// A decimal number in hundredths; none where it is not a number, or has more than two decimals.
 pub fn hundredths(text: &str) -> Option<u64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));

@@ -55,7 +55,10 @@ inline! {
         let one = generator.subschema_for::<T>();
         json_schema!({"anyOf": [one, {"type": "array", "items": one}]})
     };
-    [T: JsonSchema] Filled<T> = |generator| generator.subschema_for::<OneOrMany<T>>();
+    [T: JsonSchema] Filled<T> = |generator| {
+        let one = generator.subschema_for::<T>();
+        json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]})
+    };
     [T: JsonSchema, W: JsonSchema] WordOr<T, W> = |generator| {
         let (word, more) = (generator.subschema_for::<W>(), generator.subschema_for::<T>());
         json_schema!({"anyOf": [word, more]})

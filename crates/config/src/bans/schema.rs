@@ -4,9 +4,10 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
+use weir_rules::Enforcement;
 use weir_yaml::{HumanDuration, OneOrMany, PositiveDuration, Required, Spanned, WordOr};
 
-use crate::limits::schema::{Enforce, StatusList};
+use crate::limits::schema::StatusList;
 use crate::routes::schema::Rejection;
 
 /// Which clients are banned, for what, and for how long.
@@ -35,7 +36,7 @@ pub(crate) struct Ban {
     pub(crate) on_denied: Option<Spanned<Treatment>>,
     /// Whether the ban is enforced: [dry runs](#dry-runs).
     /// Default: `true`.
-    pub(crate) enforce: Option<Spanned<Enforce>>,
+    pub(crate) enforce: Option<Spanned<Enforcement>>,
 }
 
 /// What counts as a strike, and how many in how long ban.

@@ -17,7 +17,6 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use http::StatusCode;
 use rustix::fs::{Access, access};
@@ -28,7 +27,7 @@ use super::routes::{
     LoweredRoute, client_priorities, decoys, error_pages, limits_of_routes, routes, upstreams,
     warn_of_routes,
 };
-use super::settings::{DEFAULT_GRACE, DEFAULT_MAX_DELAY, EnvoyService, ProcessSettings, Settings};
+use super::settings::{DEFAULT_GRACE, EnvoyService, ProcessSettings, Settings};
 use super::until::now;
 pub(crate) use clients::lacks_accounts;
 use clients::{
@@ -47,7 +46,7 @@ use store::store;
 use telemetry::otlp;
 
 use schema::{Gateway, Log, Workers};
-use weir_middleware::{AccessSettings, OverloadSettings, ResponseSteps};
+use weir_middleware::{AccessSettings, ResponseSteps};
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
 use weir_telemetry::LogSettings;
 use weir_yaml::{Diagnostics, Lowered, Lowering, Spanned, all};
@@ -58,13 +57,6 @@ const DEFAULT_OVERRIDES_FILE: &str = "admin-overrides.json";
 
 /// Each worker is a thread with its own connections; more than this is surely a mistake.
 const MAX_WORKERS: usize = 1024;
-
-/// Timers are late by up to a millisecond, and by more on a machine that does something else as
-/// well.
-const MIN_MAX_DELAY: Duration = Duration::from_millis(5);
-
-/// Clients and proxies in front give up on requests that wait for longer.
-const MAX_MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// The files of a configuration, read but not yet understood.
 pub(super) struct ParsedFiles {
@@ -115,7 +107,9 @@ pub(crate) fn settings(
     let mut bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
     let lists = access_lists(cx, gateway, &table);
     let priorities = client_priorities(cx, gateway, &table);
-    let overload = overload(cx, gateway);
+    let of_all = enforcement(gateway.enforce.as_ref());
+    let overload = gateway.overload.as_ref();
+    let overload = overload.map(|keys| keys.lower(cx, of_all)).transpose();
     let error_pages = error_pages(cx, gateway.errors.as_ref());
     let blocked = gateway
         .block
@@ -181,34 +175,6 @@ pub(crate) fn settings(
         loaded_at: now(cx),
         warnings: Diagnostics::default(),
     })
-}
-
-fn overload(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<OverloadSettings>> {
-    let Some(written) = &gateway.overload else {
-        return Ok(None);
-    };
-    let refused = |delay: Duration| match delay {
-        delay if delay < MIN_MAX_DELAY => Some((
-            "timers are late by as much without any overload",
-            "say `5ms` at least; `50ms` is the default",
-        )),
-        delay if delay > MAX_MAX_DELAY => Some((
-            "clients give up before requests have waited that long, so nothing is shed in time",
-            "say `10s` at most; `50ms` is the default",
-        )),
-        _ => None,
-    };
-    if let Some(delay) = &written.max_delay
-        && let Some((message, help)) = refused(delay.value.0)
-    {
-        return Err(cx.error(delay.span, message).help(help));
-    }
-    let of_all = enforcement(gateway.enforce.as_ref());
-    let max_delay = written.max_delay.as_ref();
-    Ok(Some(OverloadSettings {
-        max_delay: max_delay.map_or(DEFAULT_MAX_DELAY, |delay| delay.value.0),
-        enforcement: of_all.min(enforcement(written.enforce.as_ref())),
-    }))
 }
 
 fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings> {

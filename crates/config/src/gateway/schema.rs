@@ -3,21 +3,21 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::Deserialize;
-use weir_middleware::HstsKeys;
-use weir_rules::{CertificateField, JwtAlgorithm, Statuses};
+use weir_middleware::{HstsKeys, OverloadKeys};
+use weir_rules::{CertificateField, Enforcement, JwtAlgorithm, Statuses};
 use weir_server::HttpSettings;
 use weir_store::{ClockSource, OnFailure};
 use weir_telemetry::{LogFormat, Template};
 use weir_yaml::{
-    ByteSize, Entries, FieldName, HumanDuration, OneOrMany, Required, Secret, Spanned, WordOr,
-    words,
+    Entries, FieldName, HumanDuration, OneOrMany, PositiveDuration, Required, Secret, Spanned,
+    WordOr, words,
 };
 
 use crate::addresses::{ListenAddress, Nat64Prefix, Network};
 use crate::bans::schema::{Allow, Ban, Block};
 use crate::foreign::{Config, Parsed, Word};
 use crate::limits::schema::LimitUse;
-use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
+use crate::limits::schema::{DefaultLimits, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
 
@@ -66,7 +66,7 @@ pub(crate) struct Gateway {
     pub(crate) priorities: Option<Spanned<Priorities>>,
     /// What happens to requests when the gateway itself [has more to do than its CPU
     /// bears](#own-overload). Default: none.
-    pub(crate) overload: Option<Overload>,
+    pub(crate) overload: Option<OverloadKeys>,
     /// [Clients that are kept out for a while, and why](#bans).
     pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
     /// The folder of [`defaults.yaml` and `overrides.yaml`](#limits), or the limits themselves.
@@ -80,7 +80,7 @@ pub(crate) struct Gateway {
     pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
     /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Default:
     /// `true`.
-    pub(crate) enforce: Option<Spanned<Enforce>>,
+    pub(crate) enforce: Option<Spanned<Enforcement>>,
     /// [Pages for people](#errors) in place of problem documents. Type: statuses and paths.
     pub(crate) errors: Option<Entries<Spanned<String>, Parsed<Statuses>>>,
     /// `limits`, `on_denied`, `ratelimit_headers`, `cors`, `compression`, `request_headers` and
@@ -114,19 +114,6 @@ pub(crate) struct Priorities {
     pub(crate) high: Option<Allow>,
     /// Clients whose requests are shed last. Type: the same. Default: none.
     pub(crate) critical: Option<Allow>,
-}
-
-/// When the gateway itself is overloaded.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Overload {
-    /// How late a worker may be: how long requests may wait until it turns to them. From `5ms` to
-    /// `10s`. Default: `50ms`.
-    pub(crate) max_delay: Option<Spanned<PositiveDuration>>,
-    /// Whether requests are shed, or [only logged and counted](#dry-runs). Type: as of
-    /// [routes](#routes). Default: `true`.
-    pub(crate) enforce: Option<Spanned<Enforce>>,
 }
 
 /// A socket to listen on.

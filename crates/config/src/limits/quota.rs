@@ -4,7 +4,7 @@ use weir_limit::{Algorithm, Alignment, Calendar, Quota, QuotaError};
 use weir_rules::Enforcement;
 use weir_yaml::{HumanDuration, Lowered, Lowering, Reported, Span, SpanOf, Spanned};
 
-use super::schema::{DefaultLimit, Enforce};
+use super::schema::DefaultLimit;
 
 /// The parameters of a limit or of an override, as they are written.
 pub(super) struct QuotaParameters {
@@ -259,6 +259,6 @@ pub(super) fn refuse_beside_in_flight(
 }
 
 /// Whether decisions are acted upon; they are unless it is said.
-pub(crate) fn enforcement(written: Option<&Spanned<Enforce>>) -> Enforcement {
-    written.map_or(Enforcement::FULL, |written| written.value.0)
+pub(crate) fn enforcement(written: Option<&Spanned<Enforcement>>) -> Enforcement {
+    written.map(|written| written.value).unwrap_or_default()
 }

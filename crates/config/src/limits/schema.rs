@@ -34,7 +34,7 @@ pub(crate) struct DefaultLimit {
     /// `false` switches the limit off wherever it is used. Default: `true`.
     pub(crate) enabled: Option<bool>,
     /// Whether its denials are acted upon, wherever it is used: [dry runs](#dry-runs). Default: `true`.
-    pub(crate) enforce: Option<Spanned<Enforce>>,
+    pub(crate) enforce: Option<Spanned<Enforcement>>,
     /// Units that a full bucket holds: the most at once. Default: required for `gcra`.
     pub(crate) burst: Option<Spanned<u64>>,
     /// Units that come back each `period`: the long-term rate. Default: required, except with
@@ -142,7 +142,7 @@ pub(crate) struct LimitUse {
     /// `true`.
     pub(crate) enabled: Option<bool>,
     /// Whether its denials are acted upon here: [dry runs](#dry-runs). Default: `true`.
-    pub(crate) enforce: Option<Spanned<Enforce>>,
+    pub(crate) enforce: Option<Spanned<Enforcement>>,
 }
 
 /// Where the cost of a request is said.
@@ -173,9 +173,6 @@ pub(crate) struct Responses {
     /// `404`, a class such as `5xx`, or a range such as `500-503`.
     pub(crate) status: StatusList,
 }
-
-/// `true`, `false` or a percentage.
-pub(crate) type Enforce = Parsed<Enforcement>;
 
 /// Statuses, classes of them, or ranges.
 pub(crate) type StatusList = Spanned<OneOrMany<Spanned<Parsed<Statuses>>>>;

@@ -1,89 +1,15 @@
-//! How many requests an upstream may have in flight, and what matters when there are more.
+//! What matters when there are more requests than an upstream or the gateway bears.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use weir_limit::{ConcurrencyBounds, Priority};
-use weir_middleware::{ClientPriorities, ConcurrencySettings};
-use weir_rules::Enforcement;
-use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr};
+use weir_limit::Priority;
+use weir_middleware::ClientPriorities;
+use weir_yaml::{Lowered, Lowering, Spanned};
 
-use super::schema::{self, RouteDefaults, Upstream};
+use super::schema::{self, RouteDefaults};
 use crate::bans::access_list;
 use crate::gateway::schema::{Gateway, Priorities};
-use crate::limits::{LimitTable, enforcement};
-
-const ADAPTIVE: &str = "adaptive";
-
-/// The greatest limit that is found by itself, unless told otherwise.
-const DEFAULT_MAX: u32 = 1000;
-
-/// The limit of an upstream, if it has one.
-pub(super) fn concurrency(
-    cx: &mut Lowering<'_>,
-    upstream: &Upstream,
-    of_all: Enforcement,
-) -> Lowered<Option<ConcurrencySettings>> {
-    let Some(written) = &upstream.concurrency else {
-        return Ok(None);
-    };
-    let none = schema::Concurrency::default();
-    let (limit, keys) = match &written.value {
-        WordOr::Word(limit) => (Some((limit, written.span)), &none),
-        WordOr::More(keys) => {
-            let limit = keys.limit.as_ref();
-            (limit.map(|limit| (&limit.value, limit.span)), keys)
-        }
-    };
-    let bounds = match limit {
-        Some((limit, span)) if limit != ADAPTIVE => fixed(cx, limit, span, keys)?,
-        _ => adaptive(cx, written.span, keys)?,
-    };
-    Ok(Some(ConcurrencySettings {
-        bounds,
-        max_wait: keys.max_wait.map(|wait| wait.value.0),
-        enforcement: of_all.min(enforcement(keys.enforce.as_ref())),
-    }))
-}
-
-fn fixed(
-    cx: &mut Lowering<'_>,
-    limit: &str,
-    span: Span,
-    keys: &schema::Concurrency,
-) -> Lowered<ConcurrencyBounds> {
-    let Ok(number) = limit.parse::<NonZeroU32>() else {
-        let message = format!("`{limit}` is neither `{ADAPTIVE}` nor a number of requests");
-        let error = cx.error(span, message);
-        return Err(error.help("say `concurrency: adaptive`, or leave it out for no limit"));
-    };
-    if let Some(bound) = keys.min.as_ref().or(keys.max.as_ref()) {
-        let error = cx.error(bound.span, "a limit that is a number does not adapt");
-        return Err(error.help(format!("leave this out, or say `limit: {ADAPTIVE}`")));
-    }
-    Ok(ConcurrencyBounds {
-        min: number,
-        max: number,
-    })
-}
-
-fn adaptive(
-    cx: &mut Lowering<'_>,
-    span: Span,
-    keys: &schema::Concurrency,
-) -> Lowered<ConcurrencyBounds> {
-    let min = keys.min.as_ref().map_or(NonZeroU32::MIN, |min| min.value);
-    let default = NonZeroU32::new(DEFAULT_MAX)
-        .unwrap_or(NonZeroU32::MIN)
-        .max(min);
-    let max = keys.max.as_ref().map_or(default, |max| max.value);
-    if max <= min {
-        let span = keys.max.as_ref().map_or(span, |max| max.span);
-        let error = cx.error(span, "the limit has no room to adapt");
-        return Err(error.help("raise `max` above `min`, or say a number as the `limit`"));
-    }
-    Ok(ConcurrencyBounds { min, max })
-}
+use crate::limits::LimitTable;
 
 /// The priority of a route's requests.
 pub(super) fn priority(route: &schema::Route, defaults: Option<&RouteDefaults>) -> Priority {

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use thiserror::Error;
 use weir_limit::Priority;
 use weir_middleware::{
-    Compression, CorsKeys, HeaderForm, HeaderForms, RequestBounds, ResponseSteps,
+    Compression, ConcurrencyKeys, CorsKeys, HeaderForm, HeaderForms, RequestBounds, ResponseSteps,
 };
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
-use weir_rules::Statuses;
+use weir_rules::{Enforcement, Statuses};
 use weir_yaml::{
     Entries, FieldName, HumanDuration, Lowered, Lowering, MethodName, OneOrMany, Percent,
     PositiveDuration, PositiveSize, Reported, ResponseStatus, Secret, Spanned, WordOr, keys_or_off,
@@ -20,7 +20,7 @@ use weir_yaml::{
 
 use crate::addresses::{DnsServer, ServerUrl};
 use crate::foreign::{Config, Parsed, Word};
-use crate::limits::schema::{Enforce, LimitUse, StatusList};
+use crate::limits::schema::{LimitUse, StatusList};
 
 /// What holds for every route that does not say otherwise.
 #[derive(Debug, Default, Deserialize)]
@@ -93,7 +93,7 @@ pub(crate) struct Route {
     /// defaults.
     pub(crate) priority: Option<Spanned<Word<Priority>>>,
     /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Default: `true`.
-    pub(crate) enforce: Option<Spanned<Enforce>>,
+    pub(crate) enforce: Option<Spanned<Enforcement>>,
     /// [What web pages of other origins may do](#cors). Default: the defaults.
     pub(crate) cors: Option<Spanned<CorsKeys>>,
     /// Which responses are [compressed](#compression). Type: `off`, or keys. Default: the defaults.
@@ -312,7 +312,7 @@ pub(crate) struct Upstream {
     pub(crate) max_connections: Option<Spanned<usize>>,
     /// How many requests it may have in flight; beyond that, requests [are shed](#shedding). Type:
     /// `adaptive`, a number, or keys. Default: none.
-    pub(crate) concurrency: Option<Spanned<WordOr<Concurrency>>>,
+    pub(crate) concurrency: Option<Spanned<WordOr<ConcurrencyKeys>>>,
     /// How long an idle connection is kept; less long if [the server says
     /// so](#connections-of-a-server). Default: `60s`.
     pub(crate) idle_timeout: Option<PositiveDuration>,
@@ -362,28 +362,6 @@ impl Upstream {
             max_body_bytes: self.max_body_bytes.map(|own| own.0),
         }
     }
-}
-
-/// How many requests may be in flight to an upstream.
-#[derive(Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Concurrency {
-    /// How many requests each gateway may have in flight, until their responses begin; `adaptive`
-    /// finds the number by the latency of responses. Type: `adaptive` or a number. Default:
-    /// `adaptive`.
-    pub(crate) limit: Option<Spanned<String>>,
-    /// With `adaptive`: the limit is never below this. Default: `1`.
-    pub(crate) min: Option<Spanned<NonZeroU32>>,
-    /// With `adaptive`: the limit is never above this. Default: `1000`.
-    pub(crate) max: Option<Spanned<NonZeroU32>>,
-    /// How long a request may wait before it is shed; `0s` for not at all. By default, requests of
-    /// priority `high` and `critical` may wait four times as long, while there are not more of them
-    /// than fit. Default: half of the upstream's latency, at most 500 ms.
-    pub(crate) max_wait: Option<Spanned<HumanDuration>>,
-    /// Whether requests are shed, or [only logged and counted](#dry-runs). Type: as of
-    /// [routes](#routes). Default: `true`.
-    pub(crate) enforce: Option<Spanned<Enforce>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use weir_middleware::UpstreamId;
+use weir_middleware::{ConcurrencyKeys, UpstreamId};
 use weir_proxy::{HostHeader, Protocol, RequestBuffering, Server, UpstreamSettings};
 use weir_rules::Enforcement;
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
 use super::balancing::{balancing, require_accounts, weight};
-use super::concurrency::concurrency;
 use super::request_buffering::request_buffering;
 use super::schema;
 use super::upstream_tls::tls;
@@ -129,9 +128,10 @@ fn upstream(
     }
     settings.max_connections = max_connections(cx, &settings, upstream)?;
     let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
-    let concurrency = concurrency(cx, upstream, of_all);
+    let concurrency = upstream.concurrency.as_ref();
+    let concurrency = concurrency.map(|keys| ConcurrencyKeys::lower(keys, cx, of_all));
     let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
-    let concurrency = concurrency?;
+    let concurrency = concurrency.transpose()?;
     // A body that is late would keep a slot from others.
     let read_ahead = concurrency.map(|_| Arc::new(RequestBuffering::read_ahead()));
     Ok(Upstream {

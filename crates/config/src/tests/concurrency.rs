@@ -1,4 +1,5 @@
-//! Limits on an upstream's requests in flight, and priorities, as they are written.
+//! Limits on requests in flight beside priorities and what else is configured; their own keys have
+//! their tests beside them.
 
 use std::time::Duration;
 
@@ -42,24 +43,6 @@ fn a_limit_adapts_between_its_bounds_or_is_a_number() {
 }
 
 #[test]
-fn a_limit_that_cannot_hold_is_refused_with_what_to_write() {
-    for (written, message, help) in [
-        (
-            "adaptve",
-            "neither `adaptive` nor a number",
-            "`concurrency: adaptive`",
-        ),
-        ("0", "neither `adaptive` nor a number", "leave it out"),
-        ("{limit: 8, max: 9}", "does not adapt", "`limit: adaptive`"),
-        ("{min: 9, max: 9}", "no room to adapt", "raise `max`"),
-    ] {
-        let found = gateway(&format!(", concurrency: {written}"), "").findings();
-        assert!(found.contains(message), "{written}: {found}");
-        assert!(found.contains(help), "{written}: {found}");
-    }
-}
-
-#[test]
 fn priorities_by_accounts_need_accounts() {
     let found = gateway(
         ", concurrency: adaptive",
@@ -89,23 +72,6 @@ fn a_gateway_that_is_late_sheds_nothing_unless_it_is_asked_to() {
     assert_eq!(overload("overload: {max_delay: 20ms}\nenforce: false"), dry);
     let found = gateway("", "overload: {}").findings();
     assert_eq!(found, "0 errors, 0 warnings");
-}
-
-#[test]
-fn no_gateway_counts_as_overloaded_for_as_little_as_its_timers_are_late() {
-    let found = gateway("", "overload: {max_delay: 4ms}").findings();
-    assert!(found.contains("without any overload"), "{found}");
-    assert!(found.contains("say `5ms` at least"), "{found}");
-}
-
-#[test]
-fn no_gateway_waits_until_its_clients_have_given_up_before_it_sheds() {
-    let found = gateway("", "overload: {max_delay: 10s}").findings();
-    assert_eq!(found, "0 errors, 0 warnings");
-    let found = gateway("", "overload:\n  max_delay: 10001ms").findings();
-    assert!(found.contains("gateway.yaml:2:14"), "{found}");
-    assert!(found.contains("clients give up before"), "{found}");
-    assert!(found.contains("say `10s` at most"), "{found}");
 }
 
 /// A body that is kept back would keep a slot from others.

@@ -6,7 +6,7 @@ use std::fs;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use weir_rules::{Enforcement, JsonPointer, KeySource, Statuses};
+use weir_rules::{JsonPointer, KeySource, Statuses};
 use weir_telemetry::Template;
 use weir_yaml::{Diagnostics, Document, KeySchema};
 
@@ -59,11 +59,6 @@ weir_yaml::named_schemas! {
         "title": "URL",
         "type": "string",
         "pattern": "^(https?://[^/?@]+/?|unix:///.*[^/])$",
-    }
-    Parsed<Enforcement>, "Enforce": {
-        "title": "`true`, `false` or a percentage",
-        "type": ["boolean", "string"],
-        "pattern": "^(true|false|\\d+(\\.\\d{1,2})?%)$",
     }
     Parsed<Statuses>, "Statuses": {
         "title": "status",

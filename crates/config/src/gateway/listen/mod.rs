@@ -4,20 +4,16 @@
 mod http3;
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use weir_rules::{HostPattern, unmapped};
 use weir_server::{Certificates, ClientAuth, ClientAuthorities, Identity, RevocationLists};
-use weir_yaml::{ByteSize, Lowered, Lowering, OneOrMany, SpanOf, Spanned, WordOr, all};
+use weir_yaml::{Lowered, Lowering, OneOrMany, SpanOf, Spanned, WordOr, all};
 
 use self::http3::http3;
 use super::acme::{acme, each_domain_alike};
 use super::https::redirect_to_https;
-use super::schema::{
-    self, Admin, ClientAuthMode, Connections, Gateway, ListenerCertificate, ProxyProtocol,
-};
+use super::schema::{self, Admin, ClientAuthMode, Gateway, ListenerCertificate, ProxyProtocol};
 use crate::addresses::{DEFAULT_LISTEN, ListenAddress, full_address};
 use crate::certificates::{identity, usable};
 use crate::settings::{AcmeCertificate, Listener};

@@ -6,6 +6,9 @@
 //! a client that reads slowly, keeps no slot: the latency that the limit goes by ends there too.
 //! The slot of a client that leaves is held for as long as a response usually takes.
 
+#[cfg(feature = "config")]
+mod config;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,7 +29,9 @@ use weir_rules::{AccessList, Enforcement};
 use weir_runtime::loop_time;
 use weir_telemetry::{ConcurrencySample, ShedSample, UpstreamFailed, UpstreamOutcome};
 
-use super::ClientIdentity;
+use crate::ClientIdentity;
+#[cfg(feature = "config")]
+pub use config::ConcurrencyKeys;
 
 /// How long a request may wait while the upstream's latency is unknown.
 const DEFAULT_WAIT: Duration = Duration::from_millis(10);

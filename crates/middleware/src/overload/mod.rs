@@ -2,6 +2,9 @@
 //! before anything else is done for them. How much is shed is the worker's, which is a thread; it
 //! is measured elsewhere.
 
+#[cfg(feature = "config")]
+mod config;
+
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -13,8 +16,10 @@ use weir_limit::{Priority, ShedLevel};
 use weir_rules::Enforcement;
 use weir_telemetry::{OverloadMetrics, OverloadShed};
 
-use super::concurrency::ClientPriorities;
-use super::{ClientIdentity, Shed};
+use crate::concurrency::ClientPriorities;
+use crate::{ClientIdentity, Shed};
+#[cfg(feature = "config")]
+pub use config::OverloadKeys;
 
 /// Makes sure that nobody can tell which clients are shed. Reloads leave those as they are, on all
 /// listeners.
