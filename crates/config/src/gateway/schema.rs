@@ -211,7 +211,6 @@ pub(crate) struct HttpsRedirect {
     pub(crate) port: NonZeroU16,
 }
 
-/// What browsers are told about HTTPS.
 /// Whose certificates clients show.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
