@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use weir_http::problem::NoResponse;
 use weir_limit::time::{Clock, ManualClock, Timestamp};
@@ -32,7 +33,8 @@ use crate::backend::{Backend, BackgroundTasks};
 use crate::decoy::{Decoy, Shadow};
 use crate::identify::identity;
 use crate::{
-    Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, UpstreamId, Verdict,
+    Delay, Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, UpstreamId,
+    Verdict,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -676,6 +678,49 @@ async fn who_is_kept_out_sees_units_go_and_come_back_as_others_do_and_costs_thos
     }
 }
 
+/// They were queued for units that they had not taken. Where nobody more may wait, their limits denied
+/// them, and so asked for no place and showed none.
+#[tokio::test(start_paused = true)]
+async fn who_is_kept_out_needs_no_turn_on_a_route_that_delays() {
+    let delay = Delay::new(10 * MINUTE, NonZeroU32::MIN, true);
+    let delay = Some(Arc::new(delay));
+    let of = |burst, delay| {
+        let limits = [
+            ("L", Quota::new(burst, 10, Duration::from_secs(1))),
+            ("P", Quota::in_flight(1)),
+        ];
+        let limits = limits.map(|(name, quota)| {
+            let (per, quota) = (vec![KeySource::Global], quota.unwrap());
+            let limit = Limit::new(name, per, quota, Missing::Skip, key());
+            LimitUse::new(Arc::new(limit.unwrap()))
+        });
+        RoutePolicy {
+            limits: limits.into(),
+            delay,
+            ..policy()
+        }
+    };
+    // A decoy would take its own time.
+    let world = World::with(abusers(1, Treatment::Divert(UpstreamId(7))));
+    world.offend(3 + 1, "/200").await;
+    for _ in 0..30 {
+        let kept_out = world.send_by(of(30, None), 0, ABUSER, "/200").await;
+        assert!(kept_out.is_banned());
+    }
+    for _ in 0..10 {
+        world.answer(of(10, None), 0, OTHER, "/200").await;
+    }
+    let mut waits = Box::pin(world.answer(of(10, delay.clone()), 0, OTHER, "/200"));
+    assert!((&mut waits).now_or_never().is_none());
+    let start = Instant::now();
+    let kept_out = world.send_by(of(10, delay), 0, ABUSER, "/200").await;
+    assert!(kept_out.is_banned());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    let shown = kept_out.field("ratelimit").unwrap();
+    assert!(shown.contains("\"P\";r=0"), "{shown}");
+    assert_eq!(waits.await.status(), 200);
+}
+
 #[tokio::test]
 async fn the_banned_get_what_is_configured() {
     let world = World::with(abusers(1, Treatment::Drop { in_kernel: false }));
@@ -739,7 +784,7 @@ async fn a_tarpit_holds_before_it_answers_and_rejects_who_is_one_too_many() {
     };
     let world = World::with(abusers(1, Treatment::Tarpit(tarpit)));
     world.offend(4, "/200").await;
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let held = world.send(ABUSER, "/200");
     let one_too_many = async {
         tokio::task::yield_now().await;

@@ -20,13 +20,13 @@ pub(super) fn borrow(
     queried: &mut QueriedLimits,
     (backend, now): (&Backend, Timestamp),
 ) -> Option<DelayedRequest> {
-    let wait = waits(queried).max()?;
+    let wait = waits(batch, queried).max()?;
     if wait.is_zero() {
         return None;
     }
     let taken = taken(batch, queried, now);
     let Some(permit) = delay.permit() else {
-        let waits: Vec<Nanos> = waits(queried).collect();
+        let waits: Vec<Nanos> = waits(batch, queried).collect();
         taken.give_back(backend, now);
         deny(batch, queried, &waits);
         return None;
@@ -63,10 +63,16 @@ fn lends(limit: &QueriedLimit) -> bool {
 }
 
 /// How long each decision makes its request wait. Only a limit that may deny delays: a dry run and
-/// `spend_only` are never felt by clients, and a request that takes nothing has borrowed nothing.
-fn waits(queried: &QueriedLimits) -> impl Iterator<Item = Nanos> + '_ {
-    queried.decided().map(|(limit, decision)| {
-        let borrowed = decision.filter(|_| limit.role == LimitRole::Denies && lends(limit));
+/// `spend_only` are never felt by clients. A request that took nothing has borrowed nothing,
+/// whatever is owed by others.
+fn waits<'a>(
+    batch: &'a Batch,
+    queried: &'a QueriedLimits,
+) -> impl Iterator<Item = Nanos> + use<'a> {
+    let decided = queried.decided().zip(batch);
+    decided.map(|((limit, decision), transaction)| {
+        let delays = limit.role == LimitRole::Denies && lends(limit);
+        let borrowed = decision.filter(|decision| delays && transaction.has_taken(decision));
         borrowed.map_or(Nanos::ZERO, |borrowed| {
             borrowed.reset_in.saturating_sub(limit.quota.tolerance())
         })
