@@ -268,10 +268,18 @@ impl PendingState {
         match next {
             Next::Known(conclusion) => self.conclude(limiter, request, conclusion),
             Next::Places(answer) => {
-                limiter.when_answered(answer, self, request, |state, limiter, request, answer| {
+                // If its client leaves before the answer, the request goes no further.
+                let is_awaited = !matches!(answer, StoreFuture::Ready(_));
+                let backend = &limiter.settings.backend;
+                let refund = is_awaited.then(|| Box::new(self.decision.refund(backend)));
+                let next = |state: &mut Self, limiter: &mut RateLimit<S>, request, answer| {
+                    if let Some(refund) = refund {
+                        refund.cancel();
+                    }
                     let next = state.decision.has_places(answer, &limiter.settings.backend);
                     state.wait(limiter, request, next)
-                })
+                };
+                limiter.when_answered(answer, self, request, next)
             }
             Next::Turn(turn) => {
                 let clone = limiter.clone();

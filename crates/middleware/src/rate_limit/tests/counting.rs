@@ -7,9 +7,11 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use smallvec::smallvec;
 use weir_limit::time::ManualClock;
-use weir_limit::{Algorithm, Alignment, Mode, Transaction};
+use weir_limit::{Algorithm, Alignment, Claims, Mode, Transaction};
 use weir_rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
-use weir_store::{DenialCached, Memory, MemorySettings, OwedBatch, Store};
+use weir_store::{
+    DenialCached, Leased, Leases, Memory, MemoryLeases, MemorySettings, OwedBatch, Store,
+};
 
 use super::*;
 use crate::{BackgroundTasks, Cors, Origins};
@@ -795,9 +797,9 @@ async fn what_the_store_fails_to_settle_is_counted() {
 }
 
 /// A store that answers decisions at once, and takes its time to take costs later.
-struct Slow {
-    memory: Memory,
-    may_go_on: Arc<tokio::sync::Semaphore>,
+pub(super) struct Slow {
+    pub(super) memory: Memory,
+    pub(super) may_go_on: Arc<tokio::sync::Semaphore>,
 }
 
 impl Store for Slow {
@@ -899,6 +901,61 @@ async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
     assert_eq!((bench.left("Calls"), bench.left("Counts")), (5, 0));
     assert_eq!(bench.statuses([200; 3]).await, [429; 3]);
     assert_eq!((bench.left("Calls"), bench.left("Counts")), (5, 0));
+}
+
+/// Leases whose answers take their time.
+struct SlowLeases {
+    memory: MemoryLeases,
+    may_go_on: Arc<tokio::sync::Semaphore>,
+}
+
+impl Leases for SlowLeases {
+    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
+        let answer = self.memory.acquire(claims, now);
+        let may_go_on = Arc::clone(&self.may_go_on);
+        StoreFuture::waiting(async move {
+            may_go_on.acquire().await.unwrap().forget();
+            answer.await
+        })
+    }
+
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
+        self.memory.delete(keys)
+    }
+
+    fn end(&self) -> StoreFuture<()> {
+        self.memory.end()
+    }
+}
+
+/// All other limits charged it, and it was never forwarded.
+#[tokio::test]
+async fn a_client_that_leaves_before_it_has_its_place_is_charged_by_no_limit() {
+    let bench = Bench::new(vec![six("Calls"), places(1)]);
+    let may_go_on = Arc::new(tokio::sync::Semaphore::new(0));
+    let leases = SlowLeases {
+        memory: MemoryLeases::default(),
+        may_go_on: Arc::clone(&may_go_on),
+    };
+    let layer = bench.layer.clone().with_leases(Arc::new(leases));
+    let service = service_fn(|_: Request<Metered<Body>>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("")))
+    });
+    let send = || {
+        let request = Request::new(Full::from("").boxed_unsync());
+        Box::pin(layer.layer(service).oneshot(request))
+    };
+    let mut leaves = send();
+    assert!((&mut leaves).now_or_never().is_none());
+    assert_eq!(bench.left("Calls"), 5);
+    drop(leaves);
+    assert_eq!(bench.left("Calls"), 6);
+
+    let mut stays = send();
+    assert!((&mut stays).now_or_never().is_none());
+    may_go_on.add_permits(1);
+    assert_eq!(stays.await.unwrap().status(), StatusCode::OK);
+    assert_eq!(bench.left("Calls"), 5);
 }
 
 /// The place was free when the response had been sent, so a client that asked again at once was denied
