@@ -10,7 +10,7 @@ use weir_http::request::HttpRequest;
 use weir_runtime::loop_time;
 use weir_telemetry::Disposition;
 
-use super::held::{Held, HeldResponse, Responder};
+use super::held::{Held, HeldResponse};
 use super::metered::UploadTime;
 use super::policy::OnDenied;
 use super::response_context::ResponseContext;
@@ -84,9 +84,6 @@ impl DecoySample {
 /// They learn before anything of Weir's is added to the response.
 impl Held for DecoySample {
     fn concealed(&mut self, response: &mut HeldResponse) {
-        if response.by != Responder::Service {
-            return;
-        }
         let finished = self.finish();
         for shadow in &self.shadows {
             shadow.learn(&response.head, &finished);

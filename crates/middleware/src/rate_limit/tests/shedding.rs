@@ -17,6 +17,7 @@ use weir_runtime::send_gate::SendGate;
 use weir_store::{Memory, MemorySettings};
 use weir_telemetry::UpstreamOutcome;
 
+use super::counting::Slow;
 use super::*;
 use crate::identify::identity;
 use crate::{ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency};
@@ -51,7 +52,7 @@ fn layer(
 /// The same above a service that reads bodies first, or does not.
 fn layer_above(
     reads_bodies_first: bool,
-    store: &Arc<Memory>,
+    store: &Arc<impl Store>,
     limits: Vec<LimitUse>,
     limiter: &ConcurrencyLimiter,
     priority: Priority,
@@ -401,6 +402,76 @@ async fn a_client_that_leaves_while_it_waits_for_a_slot_is_not_charged_for_its_b
     // What is charged in the background has been charged by then.
     sleep(Duration::from_millis(1)).await;
     assert_eq!(left(&store, name, quota), quota.burst().get());
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
+}
+
+/// A limit R whose cost the response says.
+fn by_response(quota: Quota) -> LimitUse {
+    LimitUse {
+        cost: Cost::Measured(Arc::new(MeasuredCost {
+            response_header: Some(http::HeaderName::from_static("x-cost")),
+            ..MeasuredCost::default()
+        })),
+        ..limit_of("R", quota, 1)
+    }
+}
+
+/// A response that did not wait for the request's body, and costs seven units.
+async fn answered_early() -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut response = Response::new(Full::from("early"));
+    let cost = HeaderValue::from_static("7");
+    response.headers_mut().insert("x-cost", cost);
+    Ok(response)
+}
+
+/// The slot holds on to the charges. If it learned of the response after them, it would charge when
+/// the client has its response, which could ask again meanwhile.
+#[tokio::test]
+async fn a_response_that_comes_before_the_body_is_read_waits_for_its_charge() {
+    let max_buckets = NonZeroUsize::new(100).unwrap();
+    let may_go_on = Arc::new(tokio::sync::Semaphore::new(0));
+    let store = Arc::new(Slow {
+        memory: Memory::new(MemorySettings { max_buckets }),
+        may_go_on: Arc::clone(&may_go_on),
+    });
+    let (_, _, quota) = quotas(25)[0];
+    let (limits, limiter) = (vec![by_response(quota)], limiter(NonZeroU32::MIN));
+    let app = service_fn(|_: Request<Metered<Body>>| answered_early());
+    let service = layer_above(true, &store, limits, &limiter, Priority::Normal).layer(app);
+    let mut response = Box::pin(service.oneshot(upload_after(YEAR)));
+    assert!((&mut response).now_or_never().is_none());
+    may_go_on.add_permits(1);
+    assert_eq!(response.await.unwrap().status(), 200);
+    assert_eq!(left(&store.memory, "R", quota), quota.burst().get() - 7);
+}
+
+/// It never got to the app.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_answered_while_it_waits_for_a_slot_gets_all_back_and_is_not_charged() {
+    let store = Arc::new(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::new(100).unwrap(),
+    }));
+    let limiter = limiter(NonZeroU32::MIN);
+    let (fixed, cost, quota) = quotas(25)[0];
+    let first = layer_above(true, &no_store(), Vec::new(), &limiter, Priority::Normal);
+    let reading = service_fn(|request| reading_first(request, YEAR));
+    let first = tokio::spawn(first.layer(reading).oneshot(upload_after(Duration::ZERO)));
+    sleep(Duration::from_millis(1)).await;
+    let impatient = service_fn(async |mut request: Request<Metered<Body>>| {
+        let gate = request.extensions_mut().remove::<SendGate>().unwrap();
+        let passed = tokio::time::timeout(Duration::from_millis(5), gate.pass()).await;
+        assert!(passed.is_err());
+        answered_early().await
+    });
+    let limits = vec![limit_of(fixed, quota, cost), by_response(quota)];
+    let limited = layer_above(true, &store, limits, &limiter, Priority::Normal);
+    let early = limited.layer(impatient).oneshot(upload_after(YEAR)).await;
+    assert_eq!(early.unwrap().status(), 200);
+    // What is charged in the background has been charged by then.
+    sleep(Duration::from_millis(1)).await;
+    for name in [fixed, "R"] {
+        assert_eq!(left(&store, name, quota), quota.burst().get(), "{name}");
+    }
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
 }
 
