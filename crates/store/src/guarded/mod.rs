@@ -480,6 +480,7 @@ impl<S: Remote + SharedTexts> SharedTexts for Guarded<S> {
 impl<S: Remote> Guarded<S> {
     /// Decides like [`Store::decide`], as the kind of call that is named, with nothing in place of a
     /// store that gives no answer. What a late reply shows as taken is given back.
+    #[doc(hidden)]
     pub fn decide_remote(&self, call: Call, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
@@ -500,6 +501,7 @@ impl<S: Remote> Guarded<S> {
     }
 
     /// Gives back to the store alone all that a batch took.
+    #[doc(hidden)]
     pub fn refund_remote(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
