@@ -426,7 +426,8 @@ fn may_be_earned(history: &History<'_>, ban: &Ban, banned: &Exchange<'_>, after:
     let spared = Duration::from_secs(1).min(each / 8);
     let (mut counted, mut number, mut last) = (Duration::ZERO, 0, after);
     for other in &history.exchanges {
-        let is_before = other.request.id != banned.request.id && other.sent < at;
+        // Of requests of one moment, either may have come first.
+        let is_before = other.request.id != banned.request.id && other.sent <= at;
         let is_theirs = theirs.is_some()
             && subject(other.client, ban.per) == theirs
             && (!memory || other.request.gateway == banned.request.gateway);
