@@ -6,14 +6,16 @@ cd "$(dirname "$0")/.."
 # A real redis-server, since the store's contract is held against it and never against an imitation;
 # openssl, which makes the certificates for its TLS; promtool, which reads the metrics and tries the
 # documented alerts; faketime, which starts gateways with wrong clocks; Pebble, an ACME server;
-# Chromium with its driver, which use the dashboard; nginx, which asks Weir for decisions; and HAProxy,
-# which balances the load of the tutorial's gateways, and beside which limits are tried.
+# Chromium with its driver, which use the dashboard; nginx, which asks Weir for decisions; HAProxy,
+# which balances the load of the tutorial's gateways, and beside which limits are tried; and ip, which
+# gives namespaces of the tests their addresses.
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v openssl >/dev/null || packages+=(openssl)
 command -v promtool >/dev/null || packages+=(prometheus)
 command -v faketime >/dev/null || packages+=(faketime)
 command -v pebble >/dev/null || packages+=(pebble)
+command -v ip >/dev/null || [ -x /sbin/ip ] || packages+=(iproute2)
 command -v chromium >/dev/null || packages+=(chromium)
 command -v chromedriver >/dev/null || packages+=(chromium-driver)
 [ -x /usr/sbin/haproxy ] || packages+=(haproxy)
