@@ -19,7 +19,7 @@ fn a_denial_from_before_a_refund_is_never_remembered_after_it() {
         let store = Memory::new(MemorySettings { max_buckets });
         let cached = Arc::new(DenialCached::new(store, Arc::default()));
         let decide = |cost| {
-            let outcome = cached.decide(batch([spend("L:a", cost)]), NOW);
+            let outcome = cached.decide(&batch([spend("L:a", cost)]), NOW);
             outcome.now_or_never().unwrap().unwrap()
         };
         assert!(decide(BURST).is_allowed());
@@ -27,7 +27,7 @@ fn a_denial_from_before_a_refund_is_never_remembered_after_it() {
             let cached = Arc::clone(&cached);
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let outcome = cached.decide(batch([spend("L:a", 2)]), NOW);
+                    let outcome = cached.decide(&batch([spend("L:a", 2)]), NOW);
                     let outcome = outcome.now_or_never().unwrap().unwrap();
                     assert!(!outcome.is_allowed());
                 }
