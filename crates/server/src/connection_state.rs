@@ -37,8 +37,9 @@ pub(super) struct ClientBounds {
     pub(super) max_head_bytes: u32,
 }
 
-/// How many of the largest heads an HTTP/2 or HTTP/3 connection may have in flight at a time. By references to
-/// one field that it sent once (HPACK), a client can repeat a large head for a few bytes each time.
+/// How many of the largest heads an HTTP/2 or HTTP/3 connection may have in flight at a time. By
+/// references to one field that it sent once (HPACK), a client can repeat a large head for a few
+/// bytes each time.
 pub(super) const MAX_HEADS_IN_FLIGHT: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

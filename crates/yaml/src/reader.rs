@@ -296,8 +296,8 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         }
     }
 
-    /// [`ONE_OR_MANY`] and [`FILLED`] get a list, of one value when there is just one; [`MAY_BE_EMPTY`] may be
-    /// null; [`WORD_OR`] gets a word as it is.
+    /// [`ONE_OR_MANY`] and [`FILLED`] get a list, of one value when there is just one;
+    /// [`MAY_BE_EMPTY`] may be null; [`WORD_OR`] gets a word as it is.
     fn deserialize_newtype_struct<V: Visitor<'d>>(
         self,
         name: &'static str,

@@ -91,7 +91,7 @@ pub(super) struct LookAhead {
 }
 
 impl LookAhead {
-    /// Has a batch take nothing of limits for now, which begin at this index.
+    /// Has a batch take nothing of its limits, which begin at this index, until the account is known.
     pub(super) fn new(batch: &mut Batch, limits: usize) -> Self {
         let whole = Box::new(batch.clone());
         let of_limits = batch.iter_mut().skip(limits);
