@@ -70,10 +70,14 @@ pub(super) fn take(
             set_note(request, tolerance, now);
         }
     }
-    request.words(SATURATE);
-    increase(request, [-at]);
+    // The same digits begin and end it.
+    let mut digits = itoa::Buffer::new();
+    let minus_now = digits.format(-at).as_bytes();
+    let now_again = minus_now.strip_prefix(b"-").unwrap_or(minus_now);
+    request.words(SATURATE).words(INCREASE_TAT).word(minus_now);
     request.words(FAIL);
-    increase(request, [bias + bounded(increment), -bias, at]);
+    increase(request, [bias + bounded(increment), -bias]);
+    request.words(INCREASE_TAT).word(now_again);
     if expiry == Expiry::Set {
         expire(request, key, tolerance);
     }
@@ -428,15 +432,18 @@ impl GcraReply {
                 })
             }
             GcraCommand::Take(_, expiry) => {
-                let [note, debt, taken, _, _] = replies.ints()?;
+                replies.array(5)?;
+                let (note, debt, taken) = (replies.int()?, replies.int()?, replies.has_int()?);
+                // What the bias is taken off by, and the new TAT, say nothing more.
+                let _ = (replies.has_int()?, replies.has_int()?);
                 if expiry == Expiry::Set {
                     replies.int()?;
                 }
-                let debt = Nanos::new(u64::try_from(debt?).ok()?);
+                let debt = Nanos::new(u64::try_from(debt).ok()?);
                 Some(Self {
                     debt,
-                    taken: taken.is_some(),
-                    note: Note::new(u64::try_from(note?).ok()?),
+                    taken,
+                    note: Note::new(u64::try_from(note).ok()?),
                     first: debt,
                     level: 0,
                 })

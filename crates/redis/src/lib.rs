@@ -27,6 +27,7 @@ mod cluster;
 mod command;
 mod connection;
 mod dialer;
+mod eight_bytes;
 mod endpoint;
 mod expiry;
 mod fixed_window;

@@ -2,8 +2,9 @@
 //! memory, and replies as they are read: where each ends, and the numbers in those that are read in
 //! place.
 
-use memchr::memchr;
 use redis::{RedisError, Value};
+
+use super::eight_bytes;
 
 /// Room for the takes of three limits.
 const BYTES: usize = 1024;
@@ -69,10 +70,23 @@ impl Request {
 
     /// A word.
     pub(super) fn word(&mut self, word: &[u8]) -> &mut Self {
-        let mut digits = itoa::Buffer::new();
-        self.bytes.push(b'$');
-        self.words(digits.format(word.len()).as_bytes());
-        self.words(b"\r\n").words(word).words(b"\r\n")
+        self.length(word.len()).words(word).words(b"\r\n")
+    }
+
+    /// What precedes a word. Most have less than a hundred bytes, so that its size is known.
+    fn length(&mut self, length: usize) -> &mut Self {
+        match u8::try_from(length) {
+            Ok(length @ ..10) => self.words(&[b'$', b'0' + length, b'\r', b'\n']),
+            Ok(length @ ..100) => {
+                let (tens, ones) = (b'0' + length / 10, b'0' + length % 10);
+                self.words(&[b'$', tens, ones, b'\r', b'\n'])
+            }
+            _ => {
+                let mut digits = itoa::Buffer::new();
+                let digits = digits.format(length).as_bytes();
+                self.words(b"$").words(digits).words(b"\r\n")
+            }
+        }
     }
 
     /// A number as a word.
@@ -125,7 +139,7 @@ impl Scan {
 /// The line at this place: its first byte, what follows, and where the next begins.
 fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
     let (&kind, rest) = bytes.get(at..)?.split_first()?;
-    let length = memchr(b'\n', rest)?;
+    let length = eight_bytes::find_newline(rest)?;
     let text = rest.get(..length)?.strip_suffix(b"\r")?;
     Some((kind, text, at + 1 + length + 1))
 }
@@ -165,15 +179,7 @@ fn leading_number(text: &[u8]) -> Option<(i64, &[u8])> {
         Some(digits) => (digits, true),
         None => (text, false),
     };
-    let (mut rest, mut magnitude) = (digits, 0_u64);
-    while let [byte, after @ ..] = rest {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            break;
-        }
-        magnitude = magnitude.wrapping_mul(10).wrapping_add(digit.into());
-        rest = after;
-    }
+    let (magnitude, rest) = eight_bytes::leading_digits(digits);
     if !(1..=MAX_DIGITS).contains(&(digits.len() - rest.len())) {
         return None;
     }
@@ -249,11 +255,14 @@ impl Cursor<'_> {
         self.take(b':')
     }
 
+    /// The head of an array of so many values, which follow.
+    pub(super) fn array(&mut self, values: i64) -> Option<()> {
+        (self.take(b'*')? == values).then_some(())
+    }
+
     /// An array of numbers, of which some may be missing.
     pub(super) fn ints<const N: usize>(&mut self) -> Option<[Option<i64>; N]> {
-        if usize::try_from(self.take(b'*')?).ok()? != N {
-            return None;
-        }
+        self.array(i64::try_from(N).ok()?)?;
         let mut ints = [None; N];
         for int in &mut ints {
             *int = match self.rest.first()? {
@@ -262,6 +271,17 @@ impl Cursor<'_> {
             };
         }
         Some(ints)
+    }
+
+    /// Whether there is a number, or it is missing. Which number it is stays unread.
+    pub(super) fn has_int(&mut self) -> Option<bool> {
+        let Some(number) = self.rest.strip_prefix(b":") else {
+            self.nothing()?;
+            return Some(false);
+        };
+        let end = eight_bytes::find_newline(number)?;
+        self.rest = number.get(end + 1..)?;
+        Some(true)
     }
 
     /// The next reply, unless it is an error.
