@@ -67,6 +67,10 @@ struct Module {
     named: BTreeSet<Names>,
     /// What its `use` declarations bring in, by the name that it has here.
     used: BTreeMap<String, Names>,
+    /// The modules of which it has all names.
+    globs: BTreeSet<Names>,
+    /// What it defines for others.
+    defined: BTreeSet<String>,
 }
 
 impl Tree {
@@ -101,11 +105,27 @@ impl Tree {
         let lengths = (0..=path.len()).rev();
         let is_module = |length: &usize| self.0.contains_key(&path[..*length]);
         let (module, rest) = path.split_at(lengths.into_iter().find(is_module).unwrap());
-        let used = rest.first().and_then(|name| self.0[module].used.get(name));
+        let used = rest.first().and_then(|name| self.used(module, name));
         match used {
-            Some(used) if re_exports > 0 => self.home(&[used, &rest[1..]].concat(), re_exports - 1),
+            Some(used) if re_exports > 0 => {
+                self.home(&[&used, &rest[1..]].concat(), re_exports - 1)
+            }
             _ => module.to_vec(),
         }
+    }
+
+    /// The path of what a module has by this name, but defines not.
+    fn used(&self, module: &[String], name: &String) -> Option<Names> {
+        let read = &self.0[module];
+        let has = |glob: &&Names| {
+            let of_glob = self.0.get(*glob);
+            of_glob.is_some_and(|it| it.defined.contains(name) || it.used.contains_key(name))
+        };
+        let by_glob = || {
+            let glob = read.globs.iter().find(has)?;
+            Some([glob.as_slice(), std::slice::from_ref(name)].concat())
+        };
+        read.used.get(name).cloned().or_else(by_glob)
     }
 }
 
@@ -115,9 +135,13 @@ impl Module {
         for (path, alias) in declarations(code).into_iter().flat_map(expanded) {
             if let Some(path) = from_root(&path) {
                 module.named.insert(path.clone());
-                module.used.extend(alias.map(|alias| (alias, path)));
+                match alias {
+                    Some(alias) if alias == "*" => drop(module.globs.insert(path)),
+                    alias => module.used.extend(alias.map(|alias| (alias, path))),
+                }
             }
         }
+        module.defined.extend(defined(code));
         module
             .named
             .extend(inline_paths(code).filter_map(|path| from_root(&path)));
@@ -152,6 +176,24 @@ fn from_root(
             is_child.then(|| [module, path].concat())
         }
     }
+}
+
+/// The names of the public items of a module.
+fn defined(code: &str) -> impl Iterator<Item = String> {
+    const KINDS: [&str; 8] = [
+        "const ", "enum ", "fn ", "macro ", "static ", "struct ", "trait ", "type ",
+    ];
+    let public = code.lines().filter(|line| line.starts_with("pub"));
+    public.filter_map(|line| {
+        let starts = KINDS
+            .iter()
+            .filter_map(|kind| Some((line.find(kind)?, kind.len())));
+        let (start, length) = starts.min()?;
+        let name = line[start + length..]
+            .split(|char| !is_in_name(char))
+            .next()?;
+        Some(name.to_owned())
+    })
 }
 
 /// What stands between `use` and the semicolon.
@@ -237,6 +279,10 @@ fn names_are_found_where_they_are_defined() {
     assert_eq!(home("limit::Quota"), "weir_limit::quota");
     assert_eq!(home("app::stack"), "app::stack");
     assert_eq!(home("time::Timestamp"), "weir_limit::time");
+    assert_eq!(home("weir_middleware::BanPolicy"), "weir_middleware::bans");
+    let cors = "weir_middleware::steps::cors";
+    assert_eq!(home("weir_middleware::Cors"), cors);
+    assert_eq!(home("middleware::Cors"), cors);
 }
 
 #[test]

@@ -28,8 +28,8 @@ use weir_rules::{
 };
 
 use crate::ClientIdentity;
-use crate::header_edits::remove_names;
 use crate::header_text::HeaderText;
+use crate::steps::remove_names;
 use crate::untrusted_forwarders::UntrustedForwarders;
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

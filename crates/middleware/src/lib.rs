@@ -16,24 +16,17 @@
 mod access_log;
 mod backend;
 mod bans;
-#[cfg(feature = "gateway")]
-mod compression;
 mod concurrency;
 #[cfg(feature = "gateway")]
 mod correlate;
-mod cors;
 #[cfg(feature = "decoys")]
 pub mod decoy;
 #[cfg(not(feature = "decoys"))]
 #[path = "no_decoys.rs"]
 pub(crate) mod decoy;
-mod error_pages;
 mod forward_auth;
 mod forwarded;
-mod grpc;
-mod header_edits;
 mod header_text;
-mod hsts;
 mod identify;
 mod overload;
 mod rate_limit;
@@ -45,9 +38,9 @@ mod request_bounds;
 mod request_template;
 mod response_body;
 mod response_format;
-mod response_step;
 mod route;
 mod route_action;
+mod steps;
 mod untrusted_forwarders;
 mod verifiers;
 
@@ -58,36 +51,16 @@ use http::Extensions;
 
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::BackgroundTasks;
-pub use bans::{
-    AccessControl, AccessSettings, BanCause, BanPolicy, BegunBan, KnownBans, RefusedPeer,
-    RefusedPeers, StrikeCause, Tarpit, TarpitSlots, Treatment,
-};
-#[cfg(feature = "gateway")]
-pub use compression::{Compression, ContentCoding};
-#[cfg(feature = "config")]
-pub use concurrency::ConcurrencyKeys;
-pub use concurrency::{
-    ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency,
-};
+pub use bans::*;
+pub use concurrency::*;
 #[cfg(feature = "gateway")]
 pub use correlate::{
     Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES, ShowRequestId, ShowRequestIdLayer,
 };
-#[cfg(feature = "config")]
-pub use cors::CorsKeys;
-pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
-pub use error_pages::ErrorPages;
 pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, SubrequestError};
 pub use forwarded::{Forwarded, ForwardedLayer};
-pub use grpc::GrpcStatuses;
-pub use header_edits::{HeaderEdits, HeaderTemplate};
-pub use hsts::Hsts;
-#[cfg(feature = "config")]
-pub use hsts::HstsKeys;
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
-#[cfg(feature = "config")]
-pub use overload::OverloadKeys;
-pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
+pub use overload::*;
 pub use rate_limit::{
     BodyBytes, Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitHook, LimitedService,
     Metered, OnDenied, RateLimit, RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
@@ -104,9 +77,9 @@ pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 pub use response_format::{ResponseFormat, ResponseFormatLayer};
-pub use response_step::{Outgoing, Phase, PreparedStep, ResponseStep, ResponseSteps};
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
+pub use steps::*;
 pub use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_rules::ClientCertificate;
 use weir_telemetry::{ActiveTrace, RequestId};

@@ -18,7 +18,7 @@ use weir_http::problem::{CustomResponse, ProblemResponse};
 use weir_http::request::HttpRequest;
 
 use super::rate_limit::PendingFields;
-use super::response_step::{Outgoing, Phase, PreparedSteps, ResponseSteps, is_json_error};
+use super::steps::{Outgoing, Phase, PreparedSteps, ResponseSteps, is_json_error};
 use super::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict};
 
 /// Formats responses. Clones share how.

@@ -23,8 +23,8 @@ use super::identify::ClientIdentity;
 use super::rate_limit::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
 use super::request_bounds::RequestBounds;
-use super::response_step::ResponseSteps;
 use super::route_action::{RequestAction, RouteAction};
+use super::steps::ResponseSteps;
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 
 /// A route's policy, metrics, decoys and upstream, made once for a configuration.

@@ -12,10 +12,9 @@ use weir_http::request::HttpRequest;
 use weir_rules::{PathPrefix, with_one_slash};
 
 use super::ResponseBody;
-use super::cors::Cors;
-use super::header_edits::HeaderEdits;
 use super::redirect::Redirect;
 use super::request_template::RequestValues;
+use super::steps::{Cors, HeaderEdits};
 
 /// Tells apps the prefix that was stripped from a path. The layer `Forwarded` removes the header
 /// from requests of clients.

@@ -7,7 +7,8 @@ use http::{Response, StatusCode, request};
 
 use super::profile::ResponseProfile;
 use super::{DecoyResponse, Negotiation, without};
-use crate::{RequestHead, ResponseBody, grpc};
+use crate::steps::grpc;
+use crate::{RequestHead, ResponseBody};
 
 /// What a call coded as JSON has as its content type.
 const GRPC_JSON: &[u8] = b"application/grpc+json";

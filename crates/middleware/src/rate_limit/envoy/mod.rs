@@ -36,7 +36,8 @@ use self::messages::{DESCRIPTORS, ENTRIES, RateLimitRequest};
 use super::{LimitedRequest, LimitedService, WaitSpreader};
 use crate::backend::{Backend, BackgroundTasks};
 use crate::route::RouteState;
-use crate::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict, grpc};
+use crate::steps::grpc;
+use crate::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict};
 
 /// The path of the only method.
 pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

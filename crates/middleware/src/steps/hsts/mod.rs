@@ -6,7 +6,7 @@ mod config;
 use http::HeaderValue;
 use http::header::STRICT_TRANSPORT_SECURITY;
 
-use crate::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
+use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::{ClientIdentity, RequestHead};
 #[cfg(feature = "config")]
 pub use config::HstsKeys;

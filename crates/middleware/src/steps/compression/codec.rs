@@ -96,7 +96,7 @@ impl Codec {
         };
         if let Err(error) = done {
             tracing::warn!(
-                target: "weir::middleware::compression::codec",
+                target: "weir::middleware::steps::compression::codec",
                 %error,
                 "a response cannot be compressed to its end"
             );

@@ -15,11 +15,11 @@ use http_body::Body;
 use smallvec::SmallVec;
 use weir_http::problem::{CustomResponse, ProblemResponse};
 
-use super::RequestHead;
-use super::response_body::{BodyCoder, ResponseBody};
+use crate::RequestHead;
+use crate::response_body::{BodyCoder, ResponseBody};
 
 /// The media type of errors that are configured for programs.
-pub(super) const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 /// When a step has its turn. Those of the same phase follow each other as they are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub(super) const ALL: [Self; 4] = [Self::AppFields, Self::OwnFields, Self::Form, Self::Coding];
+    pub(crate) const ALL: [Self; 4] = [Self::AppFields, Self::OwnFields, Self::Form, Self::Coding];
 }
 
 /// What a feature does with responses: those of a route, or all.
@@ -104,13 +104,13 @@ impl ResponseSteps {
     }
 
     /// Whether fields of the app are edited.
-    pub(super) fn edit_app_fields(&self) -> bool {
+    pub(crate) fn edit_app_fields(&self) -> bool {
         let first = self.0.first();
         first.is_some_and(|step| step.phase() == Phase::AppFields)
     }
 
     /// What they do with the response to a request; none if nothing.
-    pub(super) fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<PreparedSteps>> {
+    pub(crate) fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<PreparedSteps>> {
         let mut prepared = None;
         for step in &*self.0 {
             if let Some(of_request) = step.prepare(request) {
@@ -124,11 +124,11 @@ impl ResponseSteps {
 
 /// What is done with the response to one request, in this order. Most requests have none, whose
 /// futures a box keeps small.
-pub(super) type PreparedSteps = SmallVec<[(Phase, Box<dyn PreparedStep>); 1]>;
+pub(crate) type PreparedSteps = SmallVec<[(Phase, Box<dyn PreparedStep>); 1]>;
 
 /// Who made a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// The upstream, a decoy that has to look like it, or what a route answers itself (a redirect, a
     /// preflight). The upstream's has an `UpstreamOutcome` in its extensions.
     Upstream,
@@ -140,8 +140,8 @@ pub(super) enum Origin {
 
 /// A response on its way through the steps.
 pub struct Outgoing {
-    pub(super) head: Response<()>,
-    pub(super) origin: Origin,
+    pub(crate) head: Response<()>,
+    pub(crate) origin: Origin,
     body: OutgoingBody,
     coder: Option<Box<dyn BodyCoder>>,
 }
@@ -161,7 +161,7 @@ impl fmt::Debug for Outgoing {
 
 impl Outgoing {
     /// The response, apart from its body.
-    pub(super) fn new<R>(response: Response<ResponseBody<R>>) -> (Self, ResponseBody<R>)
+    pub(crate) fn new<R>(response: Response<ResponseBody<R>>) -> (Self, ResponseBody<R>)
     where
         R: Body<Data = Bytes>,
     {
@@ -184,7 +184,7 @@ impl Outgoing {
     }
 
     /// The response, with the body that came unless it was replaced.
-    pub(super) fn with_body<R>(self, body: ResponseBody<R>) -> Response<ResponseBody<R>> {
+    pub(crate) fn with_body<R>(self, body: ResponseBody<R>) -> Response<ResponseBody<R>> {
         let (head, ()) = self.head.into_parts();
         let body = match self.body {
             OutgoingBody::Kept(_) => body,
@@ -198,19 +198,19 @@ impl Outgoing {
     }
 
     /// Whether Weir made it.
-    pub(super) fn is_made(&self) -> bool {
+    pub(crate) fn is_made(&self) -> bool {
         self.origin != Origin::Upstream
     }
 
     /// Whether it says to a program why there is none of the upstream: a problem document, or an
     /// error in JSON that is configured in its place.
-    pub(super) fn is_error_for_programs(&self) -> bool {
+    pub(crate) fn is_error_for_programs(&self) -> bool {
         let is_error = || is_json_error(&self.head);
         self.origin == Origin::Problem || self.origin == Origin::Weir && is_error()
     }
 
     /// The length of the body, if it is known.
-    pub(super) fn length(&self) -> Option<u64> {
+    pub(crate) fn length(&self) -> Option<u64> {
         match &self.body {
             OutgoingBody::Kept(length) => *length,
             OutgoingBody::Replaced(whole) => Some(whole.len() as u64),
@@ -218,18 +218,18 @@ impl Outgoing {
     }
 
     /// Puts this body in the place of the one that came.
-    pub(super) fn replace_body(&mut self, whole: impl Into<Bytes>) {
+    pub(crate) fn replace_body(&mut self, whole: impl Into<Bytes>) {
         self.body = OutgoingBody::Replaced(whole.into());
     }
 
     /// Has the body coded as it passes.
-    pub(super) fn code_by(&mut self, coder: Box<dyn BodyCoder>) {
+    pub(crate) fn code_by(&mut self, coder: Box<dyn BodyCoder>) {
         self.coder = Some(coder);
     }
 }
 
 /// Whether a response is an error in JSON.
-pub(super) fn is_json_error<B>(response: &Response<B>) -> bool {
+pub(crate) fn is_json_error<B>(response: &Response<B>) -> bool {
     let status = response.status();
     let content_type = response.headers().get(CONTENT_TYPE);
     let media_type = content_type.and_then(|value| value.to_str().ok()?.split(';').next());
@@ -238,7 +238,7 @@ pub(super) fn is_json_error<B>(response: &Response<B>) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use http::{Method, Request};
 
     use super::*;

@@ -24,7 +24,7 @@ use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
 
 use crate::rate_limit::policy::{BodyBytes, LimitHook};
-use crate::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
+use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::{HeaderForm, HeaderForms, RequestHead, ResponseBody};
 #[cfg(feature = "config")]
 pub use config::CorsKeys;
@@ -165,7 +165,7 @@ impl Cors {
     }
 
     /// The response to a preflight. `None` for other requests, and if the app answers.
-    pub(super) fn respond<Q: HttpRequest<Body: Body>, R>(
+    pub(crate) fn respond<Q: HttpRequest<Body: Body>, R>(
         &self,
         request: &Q,
     ) -> Option<Response<ResponseBody<R>>> {

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ResponseBody;
 use crate::response_body::BodyCoder;
-use crate::response_step::tests::applied;
+use crate::steps::response_step::tests::applied;
 
 fn compressor(method: &str, accepted: &'static str) -> Compressor {
     let request = Request::builder()

@@ -18,8 +18,8 @@ use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
 use weir_http::list;
 
-use super::RequestHead;
-use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
+use crate::RequestHead;
+use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use codec::{Codec, PERMITS};
 pub use config::Compression;
 

@@ -10,13 +10,13 @@ use http::{Method, StatusCode, Version};
 use tokio::time::Instant;
 use weir_runtime::loop_time;
 
-use super::RequestHead;
-use super::rejection::FinalDenial;
 use super::response_step::{Origin, Outgoing, Phase, PreparedStep, ResponseStep};
+use crate::RequestHead;
+use crate::rejection::FinalDenial;
 
 const GRPC: &str = "application/grpc";
 
-pub(super) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
@@ -25,7 +25,7 @@ const NO_RETRY: HeaderValue = HeaderValue::from_static("-1");
 
 /// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with
 /// HTTP's statuses.
-pub(super) fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
+pub(crate) fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
     // Most requests need no look at their headers.
     let has_trailers = matches!(request.version, Version::HTTP_2 | Version::HTTP_3);
     if !has_trailers || request.method != Method::POST {
@@ -36,7 +36,7 @@ pub(super) fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
 }
 
 /// Whether messages of this content type are those of gRPC.
-pub(super) fn is_grpc(content_type: &HeaderValue) -> bool {
+pub(crate) fn is_grpc(content_type: &HeaderValue) -> bool {
     let more = content_type.as_bytes().strip_prefix(GRPC.as_bytes());
     more.is_some_and(|more| matches!(more.first(), None | Some(b'+' | b';')))
 }
@@ -138,14 +138,14 @@ impl PreparedStep for GrpcCall {
 }
 
 /// Sets the outcome of a call. The message is plain ASCII.
-pub(super) fn set_status(headers: &mut HeaderMap, status: u16, message: &str) {
+pub(crate) fn set_status(headers: &mut HeaderMap, status: u16, message: &str) {
     headers.insert(STATUS, HeaderValue::from(status));
     let message = HeaderValue::from_str(message).ok();
     headers.extend(message.map(|message| (MESSAGE, message)));
 }
 
 /// The status of a call that gets a response of this status.
-pub(super) fn status_of(status: StatusCode) -> u16 {
+pub(crate) fn status_of(status: StatusCode) -> u16 {
     match status.is_success() {
         true => 0,
         false => outcome(status).0,
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::ResponseBody;
-    use crate::response_step::tests::applied;
+    use crate::steps::response_step::tests::applied;
     use weir_http::problem::CustomResponse;
 
     fn call(content_type: &str) -> request::Builder {

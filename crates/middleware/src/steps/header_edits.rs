@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use smallvec::SmallVec;
 use weir_rules::is_lookalike;
 
-use super::request_template::{RequestTemplate, RequestValues};
 use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
-use super::{RequestContext, RequestHead};
+use crate::request_template::{RequestTemplate, RequestValues};
+use crate::{RequestContext, RequestHead};
 
 /// Headers to remove, to set and to add, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct RenderedEdits {
 }
 
 impl HeaderEdits {
-    pub(super) fn shows_account(&self) -> bool {
+    pub(crate) fn shows_account(&self) -> bool {
         let mut templates = self.set.iter().chain(&self.add);
         templates.any(|(_, template)| match template {
             HeaderTemplate::Fixed(_) => false,
@@ -176,7 +176,7 @@ impl PreparedStep for ResponseEdits {
     }
 }
 
-pub(super) fn remove_names(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+pub(crate) fn remove_names(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
     let names = headers.keys().filter(|name| is_removed(name));
     let names: SmallVec<[HeaderName; 1]> = names.cloned().collect();
     for name in names {
@@ -186,8 +186,8 @@ pub(super) fn remove_names(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderN
 
 #[cfg(test)]
 mod tests {
-    use super::super::request_template::tests::with_values;
     use super::*;
+    use crate::request_template::tests::with_values;
 
     fn template(text: &str) -> HeaderTemplate {
         HeaderTemplate::Template(RequestTemplate::parse(text).unwrap())

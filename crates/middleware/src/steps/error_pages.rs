@@ -11,7 +11,7 @@ use weir_rules::Statuses;
 use weir_telemetry::RequestId;
 
 use super::response_step::{JSON, Origin, Outgoing, Phase, PreparedStep, ResponseStep};
-use super::{RequestContext, RequestHead};
+use crate::{RequestContext, RequestHead};
 
 const HTML: &str = "text/html";
 const PROBLEM: &str = "application/problem+json";
