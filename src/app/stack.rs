@@ -239,12 +239,12 @@ impl Layers {
         Self { refusal, ..self }
     }
 
-    /// The peers whose requests often name other clients, although nobody trusts them.
     /// The waits that denied clients were told.
     pub(super) fn waits(&self) -> &WaitSpreader {
         &self.waits
     }
 
+    /// The peers whose requests often name other clients, although nobody trusts them.
     pub(super) fn untrusted_forwarders(&self) -> Vec<IpAddr> {
         self.forwarded.untrusted_forwarders()
     }
