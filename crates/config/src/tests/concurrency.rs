@@ -26,20 +26,13 @@ fn nothing_is_limited_unless_it_is_asked_for_and_priorities_alone_are_warned_of(
 }
 
 #[test]
-fn a_limit_adapts_between_its_bounds_or_is_a_number() {
-    let bounds = |written: &str| {
-        let settings = gateway(&format!(", concurrency: {written}"), "").settings();
-        assert!(settings.warnings.is_empty(), "{}", settings.warnings);
-        assert_eq!(settings.routes[0].priority, Priority::High);
-        let limited = settings.upstreams[0].concurrency.unwrap();
-        let (min, max) = (limited.bounds.min.get(), limited.bounds.max.get());
-        (min, max, limited.max_wait)
-    };
-    assert_eq!(bounds("adaptive"), (1, 1000, None));
-    assert_eq!(bounds("{min: 5, max: 50}"), (5, 50, None));
-    assert_eq!(bounds("8"), (8, 8, None));
-    let wait = Some(Duration::from_secs(1));
-    assert_eq!(bounds("{limit: 8, max_wait: 1s}"), (8, 8, wait));
+fn a_limit_is_that_of_its_upstream_and_nothing_is_warned_of_beside_a_priority() {
+    let settings = gateway(", concurrency: {limit: 8, max_wait: 1s}", "").settings();
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    assert_eq!(settings.routes[0].priority, Priority::High);
+    let limited = settings.upstreams[0].concurrency.unwrap();
+    assert_eq!(limited.bounds.max.get(), 8);
+    assert_eq!(limited.max_wait, Some(Duration::from_secs(1)));
 }
 
 #[test]
