@@ -1,16 +1,16 @@
-//! docs/TUTORIAL.md, followed word by word: its files are written, its commands are run, and what they
-//! print is what the page says.
+//! docs/TUTORIAL.md and the first steps of README.md, followed word by word: files are written, blocks
+//! of commands are pasted into a terminal, and what they print is what the page says.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
 use regex::Regex;
 
-use crate::support::page::blocks;
+use crate::support::page::{Block, blocks};
 use crate::support::shell::Shell;
 use crate::support::*;
 
-/// Ports on the page, each of which gets a free one.
+/// Ports on the pages, each of which gets a free one.
 struct Ports([(&'static str, String); 7]);
 
 impl Ports {
@@ -19,15 +19,24 @@ impl Ports {
         Self(written.map(|port| (port, free_port().to_string())))
     }
 
+    /// With this one in place of the port on the page.
+    fn with(mut self, port: &str, own: u16) -> Self {
+        let mut ports = self.0.iter_mut();
+        let (_, free) = ports.find(|it| it.0 == port).expect("a port on the page");
+        *free = own.to_string();
+        self
+    }
+
     fn replaced(&self, text: &str) -> String {
         let replace = |text: String, (port, free): &(&str, String)| text.replace(port, free);
         self.0.iter().fold(text.to_owned(), replace)
     }
 }
 
-/// What would come back while a slow machine follows the page, and a deadline that it would miss.
-const SLOW: [(&str, &str); 4] = [
+/// What would come back while a slow machine follows a page, and a deadline that it would miss.
+const SLOW: [(&str, &str); 5] = [
     ("/1h", "/1000h"),
+    ("/1m", "/1000m"),
     ("period: 1h", "period: 1000h"),
     ("period: 10m", "period: 10000m"),
     ("on_failure: local", "on_failure: deny, timeout: 10s"),
@@ -35,26 +44,6 @@ const SLOW: [(&str, &str); 4] = [
 
 /// Commands that only look, at what comes about in a moment.
 const LOOKS: [&str; 5] = ["cat ", "grep ", "redis-cli ", "weir ban list", "weir top "];
-
-struct Step<'a> {
-    command: &'a str,
-    printed: Vec<&'a str>,
-}
-
-/// The commands of a block, each with the lines below it.
-fn steps(text: &str) -> Vec<Step<'_>> {
-    let mut steps: Vec<Step<'_>> = Vec::new();
-    for line in text.lines() {
-        match line.strip_prefix("$ ") {
-            Some(command) => steps.push(Step {
-                command,
-                printed: Vec::new(),
-            }),
-            None => steps.last_mut().expect(line).printed.push(line),
-        }
-    }
-    steps
-}
 
 /// Whether these are the lines that the page prints, where `...` stands for anything, and as a line of
 /// its own for any lines. Times are others than those of the page.
@@ -73,26 +62,36 @@ fn is_as_printed(printed: &[&str], lines: &[String]) -> bool {
     Regex::new(&(pattern + "$")).unwrap().is_match(&text)
 }
 
-/// Runs a command, until it prints what the page says if it only looks.
-fn follow(shell: &mut Shell, step: &Step<'_>) {
-    let Step { command, printed } = step;
-    let start = shell.printed();
-    let mut lines = shell.run(command);
-    if command.ends_with('&') {
-        return eventually(command, || {
-            is_as_printed(printed, &shell.printed_since(start)).then_some(())
-        });
+/// Pastes a block, after which the terminal shows what the page says. What a program in the background
+/// prints may come later, and a block that only looks is pasted again until it sees that.
+fn follow(shell: &mut Shell, block: &str, printed: &[&str]) {
+    let (last, others) = split_last_line(block);
+    assert!(
+        !others.iter().any(|line| line.ends_with('&')),
+        "{block}: the lines after `&` run before its program is ready, so end the block there"
+    );
+    let looks = |line: &str| LOOKS.iter().any(|it| line.starts_with(it));
+    let only_looks = looks(last) && others.iter().all(|line| looks(line));
+    let mut start = shell.printed();
+    shell.paste(block);
+    if !only_looks && !last.ends_with('&') {
+        let lines = shell.printed_since(start);
+        assert!(is_as_printed(printed, &lines), "{block}{lines:#?}");
+        return;
     }
-    if LOOKS.iter().any(|it| command.starts_with(it)) {
-        return eventually(&format!("{command} prints {printed:#?}"), || {
-            let is_done = is_as_printed(printed, &lines);
-            if !is_done {
-                lines = shell.run(command);
-            }
-            is_done.then_some(())
-        });
-    }
-    assert!(is_as_printed(printed, &lines), "{command}\n{lines:#?}");
+    eventually(&format!("{block}prints {printed:#?}"), || {
+        let is_done = is_as_printed(printed, &shell.printed_since(start));
+        if !is_done && only_looks {
+            start = shell.printed();
+            shell.paste(block);
+        }
+        is_done.then_some(())
+    });
+}
+
+fn split_last_line(block: &str) -> (&str, Vec<&str>) {
+    let mut lines: Vec<&str> = block.lines().collect();
+    (lines.pop().expect("a command"), lines)
 }
 
 /// Writes a block to the file that its first line names.
@@ -109,32 +108,53 @@ fn save(shell: &Shell, text: &str) {
     }
 }
 
-#[test]
-fn no_step_of_the_tutorial_does_anything_else_than_the_page_says() {
+/// Pastes the commands of these blocks, writes the files, and wants what the page prints.
+fn follow_page(blocks: &[Block], ports: &Ports) {
     let mut shell = Shell::start();
-    let ports = Ports::new();
-    for block in blocks("docs/TUTORIAL.md") {
-        let mut text = ports.replaced(&block.text);
-        for (quick, slow) in SLOW {
-            text = text.replace(quick, slow);
-        }
+    let mut blocks = blocks.iter().peekable();
+    while let Some(block) = blocks.next() {
+        let text = adapted(&block.text, ports);
         match block.language.as_str() {
-            "console" => {
-                for step in steps(&text) {
-                    follow(&mut shell, &step);
-                    if step.command.starts_with("weir init ") {
-                        let file = shell.folder().join("gateway.yaml");
-                        let written = fs::read_to_string(&file).expect("a configuration");
-                        fs::write(file, ports.replaced(&written)).expect("a file");
-                    }
+            // `tests/run.sh` has done it.
+            "sh" if text.starts_with("sudo apt install ") => {}
+            "sh" => {
+                let printed = blocks.next_if(|next| next.language == "text");
+                let printed = printed.map_or("...".to_owned(), |it| adapted(&it.text, ports));
+                follow(&mut shell, &text, &printed.lines().collect::<Vec<_>>());
+                if text.starts_with("weir init ") {
+                    let file = shell.folder().join("gateway.yaml");
+                    let written = fs::read_to_string(&file).expect("a configuration");
+                    fs::write(file, ports.replaced(&written)).expect("a file");
                 }
             }
             "haproxy" | "python" | "yaml" => save(&shell, &text),
-            // It installs packages.
-            "sh" => {}
             other => panic!("a block of {other:?} is neither run nor written"),
         }
     }
+}
+
+fn adapted(text: &str, ports: &Ports) -> String {
+    let replace = |text: String, (quick, slow): &(&str, &str)| text.replace(quick, slow);
+    SLOW.iter().fold(ports.replaced(text), replace)
+}
+
+#[test]
+fn no_step_of_the_tutorial_does_anything_else_than_the_page_says() {
+    follow_page(&blocks("docs/TUTORIAL.md"), &Ports::new());
+}
+
+/// A terminal gives the lines of a pasted block to whatever reads next, such as a question.
+#[test]
+fn the_first_commands_of_the_readme_deny_requests_as_it_says() {
+    let app = Upstream::start();
+    let ports = Ports::new().with("3000", app.address().port());
+    let mut blocks = blocks("README.md");
+    // What `weir init` writes has more comments and a few keys more.
+    blocks.retain(|block| block.language != "yaml");
+    let at = |start| blocks.iter().position(|it| it.text.starts_with(start));
+    let start = at("weir init ").expect("weir init");
+    let end = at("tests/run.sh").expect("the tests");
+    follow_page(&blocks[start..end], &ports);
 }
 
 #[test]
