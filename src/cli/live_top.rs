@@ -433,7 +433,7 @@ impl View {
             | FindingKind::Fleet
             | FindingKind::OverLimit
             | FindingKind::DryRun => Color::Yellow,
-            FindingKind::NearLimit => Color::Cyan,
+            FindingKind::NearLimit | FindingKind::Refused => Color::Cyan,
             FindingKind::Banned => Color::Green,
         };
         let title = format!("{:<10}  ", finding.kind.title());

@@ -108,6 +108,7 @@ const FEATURES: [Feature; 26] = [
         rooms: &[
             "crates/socket-filter/",
             "crates/server/src/peer_filter.rs",
+            "crates/telemetry/src/metrics/refusals.rs",
             "crates/middleware/src/bans/",
             "crates/config/src/bans/",
             "src/app/admin_api/ban.rs",

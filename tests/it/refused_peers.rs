@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use weir_testing::namespace;
 
 use crate::redis;
-use crate::support::gateway::WEIR;
+use crate::support::gateway::{WEIR, weir};
 use crate::support::*;
 
 /// Each address in it is one of the namespace.
@@ -89,6 +89,25 @@ fn ban(gateway: &Gateway) {
     wait_for(gateway, PEERS, 1.0);
 }
 
+/// What operators are told of connections that are refused: by the API, and the first line of
+/// `weir top`.
+fn finding(gateway: &Gateway) -> (String, String) {
+    let text = eventually("a finding", || {
+        let answer = gateway.admin(&get("/v1/findings").with("host", "localhost"));
+        let of_gateway = answer.json()["gateway"].as_array()?.clone();
+        let mut found = of_gateway.iter();
+        let found = found.find(|finding| finding["kind"] == "refused")?;
+        found["text"].as_str().map(str::to_owned)
+    });
+    let mut top = weir();
+    let address = gateway.admin_address().to_string();
+    top.args(["top", "--once", "--admin", &address]);
+    let output = top.current_dir(gateway.folder()).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let first = printed.lines().next().unwrap_or_default();
+    (text, first.to_owned())
+}
+
 fn lift(gateway: &Gateway) {
     let request = request("DELETE", &format!("/v1/bans/scanners/{BANNED}"));
     assert_eq!(
@@ -118,6 +137,13 @@ fn the_kernel_drops_connections_of_the_banned_until_the_ban_is_lifted() {
         gateway.metric(BY_KERNEL).filter(|count| *count >= 2.0)
     });
     assert_eq!(gateway.metric(AT_ACCEPT), Some(0.0));
+    let (text, of_top) = finding(&gateway);
+    let expected = "the kernel drops connections of 1 banned or blocked peer: ";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(
+        of_top.starts_with(&format!("REFUSED     {expected}")),
+        "{of_top}"
+    );
 
     let waiting = connect(BANNED, all[1]);
     assert!(!is_connected(&waiting));
@@ -279,6 +305,8 @@ fn without_the_right_connections_of_the_banned_are_closed_when_they_are_accepted
     let said = gateway.times_logged("the kernel drops no connections for this process");
     assert_eq!(said, 1, "however many listeners and workers there are");
     assert!(gateway.log_text().contains("CAP_NET_ADMIN"));
+    let (text, _) = finding(&gateway);
+    assert!(text.ends_with("as the kernel does not drop them"), "{text}");
     lift(&gateway);
     eventually("a client that is let in again", || send_at_once(BANNED, to));
 }

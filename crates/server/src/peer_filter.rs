@@ -38,6 +38,8 @@ pub struct FilteredPeers {
     pub peers: PeerSet,
     /// How many networks and single addresses the kernel drops.
     pub count: usize,
+    /// How many more there are.
+    pub left_out: usize,
 }
 
 /// Refuses the connections of the same peers on all listeners that have it. Clones share it.
@@ -73,9 +75,12 @@ impl PeerFilter {
 
     /// Refuses these peers from now on, and nobody else. `None` lets all in.
     pub fn refuse(&self, refused: Option<FilteredPeers>) {
-        let count = refused.as_ref().map_or(0, |refused| refused.count);
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.0.metrics.refused_peers.set(count);
+        let (count, left_out) = refused
+            .as_ref()
+            .map_or((0, 0), |it| (it.count, it.left_out));
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.0.metrics.refused_peers.set(number(count));
+        self.0.metrics.refused_left_out.set(number(left_out));
         self.0.refused.store(refused.map(Arc::new));
         self.0.changes.send_replace(());
     }

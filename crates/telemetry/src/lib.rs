@@ -40,8 +40,8 @@ pub use logging::{LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Temp
 pub use metrics::{
     AcmeMetrics, BanMetrics, Bans, ConcurrencySample, DecisionSample, GaugeGuard, Handshake,
     JwksMetrics, LatencyCounts, LimitMetrics, Metrics, OverloadMetrics, OverloadShed, PageFormat,
-    ProxyHeader, RouteErrors, RouteMetrics, RouteSample, ServerMetrics, Settled, ShedSample,
-    StoreCallMetrics, UpstreamSample, UpstreamServerSample,
+    ProxyHeader, Refusals, RouteErrors, RouteMetrics, RouteSample, ServerMetrics, Settled,
+    ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
 };
 #[cfg(feature = "otlp")]
 pub use otlp::TracerSettings;

@@ -45,6 +45,8 @@ names! {
         "Connections of banned or blocked peers: SYN packets that the kernel dropped, and connections closed when they were accepted";
     REFUSED_PEERS: "weir_refused_peers",
         "Banned and blocked addresses and networks whose connections are refused";
+    REFUSED_LEFT_OUT: "weir_refused_peers_left_out",
+        "Banned and blocked addresses and networks that the kernel's filter has no room for";
     REFUSED_IN_KERNEL: "weir_refused_in_kernel",
         "Whether the kernel drops the connections of refused peers (1), or they are closed when they are accepted (0)";
     EVICTED: "weir_connections_evicted",

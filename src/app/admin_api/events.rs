@@ -117,6 +117,8 @@ struct Counted {
     routes: HashMap<Arc<str>, RouteSample>,
     limits: HashMap<String, DecisionSample>,
     bans: HashMap<Arc<str>, DecisionSample>,
+    /// Connections of banned and blocked peers.
+    refused: u64,
     own: LatencyCounts,
     store: LatencyCounts,
 }
@@ -174,6 +176,7 @@ impl EventStream {
                 routes: HashMap::new(),
                 limits: HashMap::new(),
                 bans: HashMap::new(),
+                refused: 0,
                 own: events.metrics.tail().own_latency(),
                 store: LatencyCounts::default(),
             },
@@ -227,6 +230,7 @@ impl EventStream {
         let own_since = own.since(&std::mem::replace(&mut self.counted.own, own));
         let (at, error) = metrics.last_load();
         let server = metrics.server();
+        let refused = server.refusals().connections;
         let upstreams = self.snapshots.borrow().upstream_samples();
         let upstreams: Vec<Value> = upstreams.iter().map(upstream).collect();
         let (lines, left_out) = self.watch.lines();
@@ -240,6 +244,7 @@ impl EventStream {
             "latency": {"all": quantiles(&latency), "own": quantiles(&own_since)},
             "in_flight": server.in_flight.get(),
             "connections": server.open.get(),
+            "refused": refused - std::mem::replace(&mut self.counted.refused, refused),
             "store": self.store(),
             "load": {"at": at, "error": error},
             "limits": limits,

@@ -1,6 +1,6 @@
 //! Findings about the gateway itself: a configuration that was refused, a store that fails,
-//! upstreams with failing servers, routes whose requests are shed or fail, and certificates that
-//! are about to end.
+//! upstreams with failing servers, routes whose requests are shed or fail, certificates that are
+//! about to end, and connections that are refused.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::Settings;
-use weir_telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
+use weir_telemetry::{Metrics, Refusals, RouteErrors, UpstreamSample, UpstreamServerSample};
 use weir_yaml::{HumanDuration, pluralized};
 
 use super::responses::{GatewayFinding, GatewayFindingKind as Kind};
@@ -28,8 +28,8 @@ const MAX_SERVERS: usize = 3;
 /// All of them, the worst first.
 pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Vec<GatewayFinding> {
     let failures = metrics.failures();
-    let (_, refused) = metrics.last_load();
-    let mut found: Vec<_> = refused.map(configuration).into_iter().collect();
+    let (_, why_refused) = metrics.last_load();
+    let mut found: Vec<_> = why_refused.map(configuration).into_iter().collect();
     found.extend(store(stores.trouble(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
     found.extend(own_overload(failures.overload_shed));
@@ -50,6 +50,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
                       fails, the log says why";
         GatewayFinding::new(Kind::Certificate, text, remedy)
     }));
+    found.extend(refused(failures.refusals));
     found
 }
 
@@ -191,6 +192,47 @@ fn errors(
     })
 }
 
+/// Clients whose connections are refused: a flood of them is in no access log. Nothing is said of
+/// those who do not come, unless there are too many.
+fn refused(refusals: Refusals) -> Option<GatewayFinding> {
+    let Refusals {
+        peers,
+        left_out,
+        is_by_kernel,
+        connections,
+    } = refusals;
+    let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    let of_peers = |count: u64| pluralized(number(count), "banned or blocked peer");
+    let (text, remedy) = if is_by_kernel && left_out > 0 {
+        let text = format!(
+            "the kernel drops connections of {} ({connections} SYN packets in the last minute), and \
+             has no room for {left_out} more, whose requests are dropped one by one",
+            of_peers(peers)
+        );
+        let remedy = "Ban or block whole networks: one takes the room of one address";
+        (text, remedy)
+    } else if connections == 0 {
+        return None;
+    } else if is_by_kernel {
+        let text = format!(
+            "the kernel drops connections of {}: {connections} SYN packets in the last minute",
+            of_peers(peers)
+        );
+        let remedy = "Nothing need be done. To let somebody in again, lift the ban";
+        (text, remedy)
+    } else {
+        let text = format!(
+            "{connections} connections of {} in the last minute were closed when they were accepted, \
+             as the kernel does not drop them",
+            of_peers(peers + left_out)
+        );
+        let remedy =
+            "Grant the gateway CAP_NET_ADMIN; what its log says of the kernel has the reason";
+        (text, remedy)
+    };
+    Some(GatewayFinding::new(Kind::Refused, text, remedy))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +272,42 @@ mod tests {
         let expected = "of the servers of upstream app, 5 of 5 get no requests: a (x), b (x), c (x) \
                         and 2 more";
         assert_eq!(text(many.into()).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn what_is_said_of_refused_connections_is_who_refuses_them_and_how_many_do_not_fit() {
+        let said = |peers, left_out, is_by_kernel, connections| {
+            let found = refused(Refusals {
+                peers,
+                left_out,
+                is_by_kernel,
+                connections,
+            });
+            found.map(|finding| finding.text)
+        };
+        assert_eq!(said(0, 0, false, 0), None);
+        assert_eq!(said(3, 0, true, 0), None, "nobody comes");
+        assert_eq!(
+            said(1, 0, true, 7).as_deref(),
+            Some(
+                "the kernel drops connections of 1 banned or blocked peer: 7 SYN packets in the last \
+                 minute"
+            )
+        );
+        assert_eq!(
+            said(2_900, 12, true, 0).as_deref(),
+            Some(
+                "the kernel drops connections of 2900 banned or blocked peers (0 SYN packets in the \
+                 last minute), and has no room for 12 more, whose requests are dropped one by one"
+            )
+        );
+        assert_eq!(
+            said(2_900, 12, false, 5).as_deref(),
+            Some(
+                "5 connections of 2912 banned or blocked peers in the last minute were closed when \
+                 they were accepted, as the kernel does not drop them"
+            )
+        );
     }
 
     #[test]

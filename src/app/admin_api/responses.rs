@@ -177,6 +177,8 @@ pub(super) enum GatewayFindingKind {
     Proxy,
     /// A certificate is about to end.
     Certificate,
+    /// Connections of banned or blocked peers are refused.
+    Refused,
     /// Gateways of the fleet are silent, or have different configurations.
     Fleet,
 }

@@ -251,6 +251,7 @@ fn refuse(filter: &PeerFilter, networks: &[IpNet], exempt: &[IpNet]) -> usize {
         program,
         peers,
         count,
+        left_out: networks.len() - count,
     }));
     count
 }
@@ -368,7 +369,8 @@ mod tests {
 
     #[test]
     fn of_too_many_the_first_are_in_the_filter_and_all_are_known_to_those_who_accept() {
-        let filter = PeerFilter::new(Metrics::new().server());
+        let metrics = Metrics::new().server();
+        let filter = PeerFilter::new(metrics.clone());
         let scattered = |number: u32| {
             IpNet::from(IpAddr::V4(Ipv4Addr::from_bits(
                 number.wrapping_mul(2_654_435_761),
@@ -377,7 +379,12 @@ mod tests {
         let all: Vec<_> = (1..=6_000).map(scattered).collect();
         let fitting = refuse(&filter, &all, &[]);
         assert!((2_900..4_096).contains(&fitting), "{fitting}");
+        let refusals = metrics.refusals();
+        let counted =
+            [refusals.peers, refusals.left_out].map(|count| usize::try_from(count).unwrap());
+        assert_eq!(counted, [fitting, all.len() - fitting]);
         assert_eq!(refuse(&filter, &all[..fitting], &[]), fitting);
+        assert_eq!(metrics.refusals().left_out, 0);
     }
 
     /// A peer in the filter sends nothing from which its gateway could learn of it.

@@ -33,9 +33,11 @@ pub struct ServerMetrics {
     pub in_flight: StripedGauge,
     /// Banned and blocked addresses and networks whose connections are refused.
     pub refused_peers: Gauge,
+    /// Those of the banned and blocked that the kernel's filter has no room for.
+    pub refused_left_out: Gauge,
     /// Whether the kernel refuses them.
     pub refused_in_kernel: Gauge,
-    refused: Family<Labels, Counter>,
+    pub(super) refused: Family<Labels, Counter>,
     handshakes: Family<Labels, Counter>,
     proxy_headers: Family<Labels, Counter>,
 }
@@ -185,6 +187,7 @@ impl ServerMetrics {
             accepted: registered(page, names::ACCEPTED),
             refused: registered(page, names::REFUSED),
             refused_peers: registered(page, names::REFUSED_PEERS),
+            refused_left_out: registered(page, names::REFUSED_LEFT_OUT),
             refused_in_kernel: registered(page, names::REFUSED_IN_KERNEL),
             evicted: registered(page, names::EVICTED),
             proxy_headers: registered(page, names::PROXY_HEADERS),
@@ -201,16 +204,6 @@ impl ServerMetrics {
         server.refused_by_kernel();
         server.refused_at_accept();
         server
-    }
-
-    /// SYN packets of refused peers that the kernel dropped.
-    pub fn refused_by_kernel(&self) -> Counter {
-        member(&self.refused, [("by", "kernel")])
-    }
-
-    /// Connections of refused peers that were closed when they were accepted.
-    pub fn refused_at_accept(&self) -> Counter {
-        member(&self.refused, [("by", "accept")])
     }
 
     /// TLS handshakes with this outcome.

@@ -8,6 +8,7 @@ mod latency;
 mod openmetrics;
 mod overload;
 mod recent;
+mod refusals;
 mod upstreams;
 
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ use self::openmetrics::{Labels, SampleKind, registered};
 pub use self::overload::{OverloadMetrics, OverloadShed};
 use self::recent::Remembered;
 pub use self::recent::RouteErrors;
+pub use self::refusals::Refusals;
 pub use self::upstreams::{ConcurrencySample, ShedSample, UpstreamSample, UpstreamServerSample};
 use super::names;
 use super::striped::Counter;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Metrics, RouteSample};
+use super::{Metrics, Refusals, RouteSample};
 use crate::Disposition;
 
 /// Between samples of counters.
@@ -25,6 +25,7 @@ struct Counts {
     routes: HashMap<Arc<str>, RouteErrors>,
     failed_store_calls: u64,
     overload_shed: u64,
+    refused: u64,
 }
 
 /// Requests that limits, bans and lists let through, those that failed, and those that were held.
@@ -48,6 +49,8 @@ pub struct Failures {
     pub failed_store_calls: u64,
     /// Requests that were shed as their worker had more to do than its CPU bears.
     pub overload_shed: u64,
+    /// Those who are refused now, and what was refused of them.
+    pub refusals: Refusals,
 }
 
 impl Metrics {
@@ -94,10 +97,15 @@ impl Metrics {
         routes.sort_by(|(one, _), (other, _)| one.cmp(other));
         let failed_before = before.map_or(0, |before| before.failed_store_calls);
         let shed_before = before.map_or(0, |before| before.overload_shed);
+        let refused_before = before.map_or(0, |before| before.refused);
         Failures {
             routes,
             failed_store_calls: now.failed_store_calls - failed_before,
             overload_shed: now.overload_shed - shed_before,
+            refusals: Refusals {
+                connections: now.refused - refused_before,
+                ..self.server.refusals()
+            },
         }
     }
 
@@ -109,6 +117,7 @@ impl Metrics {
                 .collect(),
             failed_store_calls: self.failed_store_calls.get(),
             overload_shed: self.overload.total(),
+            refused: self.server.refusals().connections,
         }
     }
 }

@@ -16,9 +16,11 @@ const ABOUT_GATEWAY = {
   configuration: ['bad', 'Configuration refused'],
   store: ['bad', 'Store'],
   upstream: ['bad', 'Upstream'],
+  overload: ['bad', 'Overload'],
   errors: ['bad', 'Server errors'],
   proxy: ['warn', 'Proxy'],
   certificate: ['warn', 'Certificate'],
+  refused: ['info', 'Connections refused'],
   fleet: ['warn', 'Fleet'],
 };
 

@@ -36,7 +36,12 @@ export function showTiles(configuration, second, { all, failed, denied, banned }
       duration(second.latency.own.p99),
       `median ${duration(second.latency.own.p50)}`,
     ],
-    ['In flight', number(second.in_flight), `${number(second.connections)} connections`],
+    [
+      'In flight',
+      number(second.in_flight),
+      `${number(second.connections)} connections` +
+        (second.refused ? `, ${number(second.refused)}/s refused` : ''),
+    ],
     isShared
       ? [
           'Redis',
