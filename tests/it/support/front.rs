@@ -73,9 +73,48 @@ impl Front {
     /// nginx with this text in its block `http`, in which it listens on port 80.
     pub(crate) fn nginx_serving(text: &str) -> Self {
         let port = free_port();
-        let listen = format!("listen 127.0.0.1:{port};");
-        let text = text.replace("listen 80;", &listen);
+        let text = listening_at(text, port);
         Self::nginx_in(&[("nginx.conf", NGINX), ("app.conf", &text)], port)
+    }
+
+    /// nginx as Debian sets it up, where the file for it has been copied to `conf.d`; none where it is
+    /// not set up so. `default_site` is its site that greets.
+    pub(crate) fn nginx_of_debian(
+        weir: SocketAddr,
+        app: SocketAddr,
+        default_site: bool,
+    ) -> Option<Self> {
+        let set_up = existing("/etc/nginx/sites-available/default".into());
+        let set_up = tested("nginx as Debian sets it up", set_up)?;
+        let (port, folder) = (free_port(), TempDir::with_prefix("weir-nginx-").unwrap());
+        let own = folder.path().display().to_string();
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let temporary = temporary.map(|kind| format!("{kind}_temp_path {own}/{kind};\n"));
+        // The same with folders of its own, by any user.
+        let main = fs::read_to_string("/etc/nginx/nginx.conf")
+            .expect("a file")
+            .replace("user www-data;", "user root;")
+            .replace("http {\n", &format!("http {{\n{}", temporary.concat()))
+            .replace("/run/nginx.pid", &format!("{own}/nginx.pid"))
+            .replace("/var/log/nginx", &own)
+            .replace("/etc/nginx/conf.d", &format!("{own}/conf.d"))
+            .replace("/etc/nginx/sites-enabled", &format!("{own}/sites-enabled"));
+        fs::create_dir(folder.path().join("conf.d")).expect("a folder");
+        fs::create_dir(folder.path().join("sites-enabled")).expect("a folder");
+        let recipe = listening_at(&example("nginx/app.conf", weir, app), port);
+        let mut files = vec![("nginx.conf", main), ("conf.d/app.conf", recipe)];
+        if default_site {
+            let site = fs::read_to_string(set_up).expect("a file");
+            files.push(("sites-enabled/default", listening_at(&site, port)));
+        }
+        let files: Vec<_> = files
+            .iter()
+            .map(|(name, text)| (*name, text.as_str()))
+            .collect();
+        let mut command = Command::new(nginx());
+        command.args(["-e", "stderr", "-g", "daemon off;"]);
+        command.args(["-c", &format!("{own}/nginx.conf")]);
+        Some(Self::launch_with(command, folder, &files, port))
     }
 
     /// nginx with these files, of which the first includes the others.
@@ -132,11 +171,21 @@ impl Front {
 
     /// The same with Caddy; none where it is not installed.
     pub(crate) fn caddy(weir: SocketAddr, app: SocketAddr) -> Option<Self> {
+        Self::caddy_with(weir, app, str::to_owned)
+    }
+
+    /// The same with another text of its file.
+    pub(crate) fn caddy_with(
+        weir: SocketAddr,
+        app: SocketAddr,
+        edit: impl FnOnce(&str) -> String,
+    ) -> Option<Self> {
         let program = tested("decisions for Caddy", tool("caddy"))?;
         let port = free_port();
         let folder = TempDir::with_prefix("weir-caddy-").expect("a temporary folder");
         let site = format!(":{port} {{");
-        let text = example("caddy/Caddyfile", weir, app).replace(":80 {", &site);
+        let text = edit(&read_example("caddy/Caddyfile"));
+        let text = at_addresses(&text, weir, app).replace(":80 {", &site);
         fs::write(folder.path().join("Caddyfile"), format!("{CADDY}{text}")).expect("a file");
         let mut command = Command::new(program);
         command.args(["run", "--adapter", "caddyfile", "--config", "Caddyfile"]);
@@ -211,10 +260,20 @@ impl Drop for Front {
     }
 }
 
+/// A site of nginx that listens at this port of the loopback alone, and not on port 80.
+fn listening_at(site: &str, port: u16) -> String {
+    let lines = site.lines().filter(|line| !line.contains("listen [::]:80"));
+    let site = lines.collect::<Vec<_>>().join("\n");
+    site.replace("listen 80", &format!("listen 127.0.0.1:{port}"))
+}
+
 /// A file of `deploy/examples` with these addresses.
 fn example(file: &str, weir: SocketAddr, app: SocketAddr) -> String {
-    let text = read_example(file);
-    assert!(text.contains(WEIR) && text.contains(APP), "{file}");
+    at_addresses(&read_example(file), weir, app)
+}
+
+fn at_addresses(text: &str, weir: SocketAddr, app: SocketAddr) -> String {
+    assert!(text.contains(WEIR) && text.contains(APP), "{text}");
     text.replace(WEIR, &weir.to_string())
         .replace(APP, &app.to_string())
 }
@@ -231,11 +290,12 @@ pub(crate) fn read_example(file: &str) -> String {
     fs::read_to_string(folder.join(file)).expect("an example")
 }
 
-/// The blocks of docs/INTEGRATIONS.md for nginx.
-pub(crate) fn documented_for_nginx() -> Vec<String> {
+/// The blocks of docs/INTEGRATIONS.md in this language, which is a proxy's.
+pub(crate) fn documented_for(proxy: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/INTEGRATIONS.md");
     let page = fs::read_to_string(page).expect("the page");
-    let blocks = page.split("```nginx\n").skip(1);
+    let fence = format!("```{proxy}\n");
+    let blocks = page.split(&fence).skip(1);
     let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default());
     blocks.map(str::to_owned).collect()
 }
