@@ -3,10 +3,12 @@
 //! have a network namespace of their own.
 
 use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use weir_testing::namespace;
@@ -171,6 +173,42 @@ fn a_ban_that_ends_lets_its_peer_connect_again() {
     assert_eq!(send(BANNED, to, "/").unwrap().status, 200);
 }
 
+/// A flood is banned within seconds, so its bans end within seconds as well.
+#[test]
+fn of_many_bans_each_ends_on_time_and_no_neighbour_is_ever_dropped() {
+    if !is_within("of_many_bans_each_ends_on_time_and_no_neighbour") {
+        return;
+    }
+    let upstream = Upstream::start();
+    let short = BANS.replace("for: 1h", "for: 5s");
+    let gateway = unbanned(&upstream).key(&short).start();
+    let to = addresses(&gateway)[0];
+    let at = |number: u32| Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 1, 0).to_bits() + number);
+    // One of two, so that each is a range of its own.
+    let banned: Vec<_> = (0..400).map(|number| at(2 * number)).collect();
+    let start = Instant::now();
+    for address in &banned {
+        assert_eq!(send(*address, to, "/trap").unwrap().status, 200);
+        assert!(send(*address, to, "/").is_err(), "{address} is banned");
+    }
+    let is_let_in = |address: &&Ipv4Addr| send_at_once(**address, to).is_some();
+    eventually("the end of all bans", || {
+        for number in (1..800).step_by(100) {
+            assert_eq!(
+                send(at(number), to, "/").unwrap().status,
+                200,
+                "a neighbour"
+            );
+        }
+        let let_in = banned.iter().filter(is_let_in).count();
+        let age = start.elapsed();
+        if age < Duration::from_secs(5) {
+            assert_eq!(let_in, 0, "after {age:?}");
+        }
+        (let_in == banned.len()).then_some(())
+    });
+}
+
 #[test]
 fn a_reload_that_takes_the_key_away_takes_the_filter_away_and_another_puts_it_back() {
     if !is_within("a_reload_that_takes_the_key_away_takes") {
@@ -295,11 +333,15 @@ fn without_the_right_connections_of_the_banned_are_closed_when_they_are_accepted
     let gateway = Gateway::launch(Arc::new(folder), unprivileged);
     let to = addresses(&gateway)[0];
     ban(&gateway);
-    // None of them sends anything.
-    eventually("a connection that is closed at once", || {
-        assert!(is_connected(&connect(BANNED, to)));
-        gateway.metric(AT_ACCEPT).filter(|count| *count >= 1.0)
+    // It sends nothing. A connection that is closed without a reset is kept by the kernel.
+    eventually("a connection that is reset at once", || {
+        let socket = connect(BANNED, to);
+        assert!(is_connected(&socket));
+        let seen = TcpStream::from(blocking(socket)).read(&mut [0]);
+        seen.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+            .then_some(())
     });
+    assert!(gateway.metric(AT_ACCEPT) >= Some(1.0));
     assert_eq!(gateway.metric(IN_KERNEL), Some(0.0));
     assert_eq!(send(OTHER, to, "/").unwrap().status, 200);
     let said = gateway.times_logged("the kernel drops no connections for this process");

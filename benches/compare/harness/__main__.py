@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 
-from . import results, versions
+from . import refused, results, versions
 from .measure import Bench, measure
 from .peers import PEERS
 from .processes import Failed
@@ -72,7 +72,10 @@ def main():
         with Bench(parsed) as bench:
             for scenario in chosen:
                 print(f"{scenario.name}: {scenario.title}", flush=True)
-                measure(bench, scenario, rows, note)
+                if scenario.flood:
+                    refused.measure(parsed, scenario, rows, note)
+                else:
+                    measure(bench, scenario, rows, note)
     except Failed as failure:
         sys.exit(f"run.sh: {failure}")
     except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from .peers import PEERS, Place, executable, redis, upstream
 from .processes import Failed, Load, Service, count_cores, refuse_taken
 
 #: Figures of a round, in the order in which they are shown.
-METRICS = ("cpu_us", "rps", "busy", "redis_us", "p50_us", "p99_us", "p999_us", "peak_mib")
+METRICS = ("cpu_us", "machine_us", "rps", "busy", "redis_us", "p50_us", "p99_us", "p999_us", "peak_mib")
 #: Part of the lesser of Weir's and nginx's peaks that the open loop sends.
 OPEN_PART = 0.5
 #: Part of the new connections that has to resume a session where all should.
@@ -55,7 +55,7 @@ class Bench:
         log = os.path.join(place.folder, "log")
         service = Service(name, argv, cores, log, environment)
         (services or self.services).callback(service.end)
-        service.wait_for_port(place.port)
+        service.wait_for_port(place.port, host=place.host)
         return service
 
     def redis(self):
@@ -199,6 +199,7 @@ def cell(bench, scenario, entrant, seconds, rate=None):
         store_cpu = store.cpu_seconds() - store_cpu if store else 0
         figures = {
             "cpu_us": cpu * 1e6 / closed["answered"],
+            "machine_us": None,
             "rps": closed["answered"] / closed["seconds"],
             "busy": 100 * cpu / closed["seconds"] / entrant.place.workers,
             "redis_us": store_cpu * 1e6 / closed["answered"] if store else None,

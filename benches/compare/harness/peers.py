@@ -19,6 +19,7 @@ import resource
 import shutil
 from dataclasses import dataclass
 
+from . import flood
 from .certificate import SERVER_NAME, Certificate
 
 DECOY = '{"id":"decoy","status":"sent"}'
@@ -49,6 +50,8 @@ class Place:
     certificate: Certificate | None = None
     #: Threads or processes that serve requests.
     workers: int = 1
+    #: Where it listens.
+    host: str = "127.0.0.1"
 
     def write(self, name, text):
         path = os.path.join(self.folder, name)
@@ -71,13 +74,17 @@ def weir(place, job):
     store = f"store: {{redis: {{url: 'redis://127.0.0.1:{place.redis}/0', timeout: 1s}}}}\n"
     shadow = job.outcome == "shadow"
     blocked = "block: {addresses: [127.0.0.0/8]}\n" if job.outcome == "block" else ""
+    if job.refuse:
+        in_kernel = "off" if job.refuse == "request" else "auto"
+        treatment = f"on_denied: {{drop: {{in_kernel: {in_kernel}}}}}"
+        blocked = f"block: {{addresses: [{flood.REFUSED}], {treatment}}}\n"
     action = "response: {body: hello}" if job.outcome == "respond" else "upstream: app"
     own, tls = place.certificate, ""
     if own:
         tls = f", tls: {{certificate: '{own.path}', key: '{own.key}'}}"
     gateway = place.write(
         "gateway.yaml",
-        f"listen: [{{address: 127.0.0.1:{place.port}{tls}}}]\n"
+        f"listen: [{{address: {place.host}:{place.port}{tls}}}]\n"
         f"workers: {place.workers}\n"
         "grace: 1s\n"
         f"log: {{format: json, access: {'true' if job.log else 'false'}, level: warn}}\n"
@@ -122,6 +129,7 @@ def nginx(place, job):
         place,
         f"""
   {" ".join(zones)}
+  {f"geo $is_refused {{ default 0; {flood.REFUSED} 1; }}" if job.refuse else ""}
   upstream app {{
     server 127.0.0.1:{place.upstream};
     keepalive 128;
@@ -129,8 +137,9 @@ def nginx(place, job):
     keepalive_timeout 600s;
   }}
   server {{
-    listen 127.0.0.1:{place.port}{kind} backlog=4096;
+    listen {place.host}:{place.port}{kind} backlog=4096;
     {tls}
+    {"if ($is_refused) { return 444; }" if job.refuse else ""}
     server_name compare;
     client_max_body_size 2m;
     proxy_request_buffering off;
@@ -237,6 +246,9 @@ def haproxy(place, job):
     kind = " proto h2" if job.http2 else ""
     if place.certificate:
         kind = f" ssl crt {place.certificate.path}"
+    refusal = ""
+    if job.refuse:
+        refusal = f"  tcp-request connection {job.refuse} if {{ src {flood.REFUSED} }}\n"
     config = place.write(
         "haproxy.cfg",
         "global\n"
@@ -254,7 +266,8 @@ def haproxy(place, job):
         "  timeout http-keep-alive 600s\n"
         f"{''.join(tables)}"
         "frontend clients\n"
-        f"  bind 127.0.0.1:{place.port} backlog 4096{kind}\n"
+        f"  bind {place.host}:{place.port} backlog 4096{kind}\n"
+        f"{refusal}"
         "  option forwardfor\n"
         f"{''.join(rules)}"
         f"  http-request set-header X-Forwarded-Proto {'https' if place.certificate else 'http'}\n"

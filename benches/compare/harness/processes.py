@@ -52,13 +52,13 @@ class Service:
                 env={**os.environ, **(environment or {})},
             )
 
-    def wait_for_port(self, port, seconds=15):
+    def wait_for_port(self, port, seconds=15, host="127.0.0.1"):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise Failed(f"{self.name} ended at once:\n{self.last_words()}")
             with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), 1).close()
+                socket.create_connection((host, port), 1).close()
                 return
             time.sleep(0.05)
         raise Failed(f"{self.name} does not listen:\n{self.last_words()}")

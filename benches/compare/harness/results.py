@@ -31,6 +31,7 @@ TARGETS = (
 
 COLUMNS = (
     ("CPU µs", "cpu_us", 1),
+    ("all CPU µs", "machine_us", 1),
     ("requests/s", "rps", 0),
     ("busy %", "busy", 0),
     ("Redis CPU µs", "redis_us", 1),

@@ -20,6 +20,9 @@ class Job:
     tls: bool = False
     #: An access log, as the proxy writes one by default. Weir and nginx alone can be told so.
     log: bool = False
+    #: How some clients are refused. Weir: in the "kernel", at "accept", or at their "request";
+    #: HAProxy: by "reject" or "silent-drop"; nginx: by its status "444".
+    refuse: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Scenario:
     open_loop: bool = True
     #: Whether the proxies have all the cores, with a worker on each.
     all_cores: bool = False
+    #: Connections a second of clients that are refused, in a network namespace.
+    flood: int = 0
 
     @property
     def reconnect(self):
@@ -197,5 +202,19 @@ SCENARIOS = (
         "One limit in memory, 10,000 connections of which 64 are busy",
         (*same(ONE_EACH, limits=1), *unlimited()),
         idle=9_936,
+    ),
+    Scenario(
+        "refused",
+        "A flood of connections of clients that are refused",
+        (
+            Contestant("weir", "weir", Job(refuse="kernel")),
+            Contestant("weir, at accept", "weir", Job(refuse="accept")),
+            Contestant("weir, at the request", "weir", Job(refuse="request")),
+            Contestant("haproxy, reject", "haproxy", Job(refuse="reject")),
+            Contestant("haproxy, silent-drop", "haproxy", Job(refuse="silent-drop")),
+            Contestant("nginx", "nginx", Job(refuse="444")),
+        ),
+        open_loop=False,
+        flood=5_000,
     ),
 )

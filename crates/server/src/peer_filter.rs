@@ -185,6 +185,9 @@ impl ListenerFilter {
                 let is_refused = refused.as_ref().is_some_and(|it| it.peers.contains(peer));
                 if is_refused {
                     self.state.at_accept.inc();
+                    // By a reset: after a FIN the kernel keeps each of them for a minute, for a
+                    // client that need not answer.
+                    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
                 }
                 !is_refused
             }

@@ -10,6 +10,9 @@ use crate::Program;
 /// the one before. Connections that are accepted later have the filter as well until they are
 /// [detached](detach).
 ///
+/// While it replaces a filter, the kernel has both, and for two of thousands of addresses it may have
+/// no room (`net.core.optmem_max`). Then the old one is taken away first.
+///
 /// # Errors
 /// `PermissionDenied` where the kernel asks for the capability `CAP_NET_ADMIN`, as Linux does since
 /// August 2026; the system's otherwise.
@@ -19,7 +22,13 @@ pub fn attach(socket: SockRef<'_>, program: &Program) -> io::Result<()> {
     let filter: Vec<_> = instructions
         .map(|it| socket2::SockFilter::new(it.code, it.if_true, it.if_false, it.operand))
         .collect();
-    socket.attach_filter(&filter)
+    match socket.attach_filter(&filter) {
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+            let _ = socket.detach_filter();
+            socket.attach_filter(&filter)
+        }
+        outcome => outcome,
+    }
 }
 
 /// Takes the filter away, if there is one.

@@ -289,14 +289,27 @@ mod kernel {
     }
 
     #[test]
-    fn the_kernel_takes_a_filter_of_the_greatest_length() {
+    fn the_kernel_takes_a_filter_of_the_greatest_length_and_another_in_its_place() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let Some(_) = networks("the_kernel_takes_a_filter_of_the_greatest") else {
             return;
         };
-        let fits = |count: &u32| Program::dropping(&scattered(*count, 4)).is_ok();
-        let most = (2_900..4_096).take_while(fits).last().unwrap();
-        let program = Program::dropping(&scattered(most, 4)).unwrap();
-        attach(SockRef::from(&listener), &program).unwrap();
+        // Those of a network, of which the kernel makes a longer program than of others.
+        let dense = |count: u32| {
+            let even = (0..count).map(|number| Ipv4Addr::from_bits(0xc612_0000 + 2 * number));
+            PeerSet::new(even.map(|peer| IpNet::from(IpAddr::V4(peer))), [])
+        };
+        let all: [&dyn Fn(u32) -> PeerSet; 3] = [&|count| scattered(count, 4), &dense, &|count| {
+            scattered(count, 6)
+        }];
+        for of_count in all {
+            let programs = (500..4_096)
+                .step_by(25)
+                .map(|count| Program::dropping(&of_count(count)));
+            let longest = programs.map_while(Result::ok).last().unwrap();
+            for _ in 0..3 {
+                attach(SockRef::from(&listener), &longest).unwrap();
+            }
+        }
     }
 }

@@ -28,9 +28,12 @@ use super::{BATCH_SIZE, SharedBans};
 /// How often the store is asked whether bans still hold.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long peers that come are collected before the filter is made anew, which takes a worker up to
-/// a millisecond.
+/// How long peers that come, and bans that end, are collected before the filter is made anew, which
+/// takes a worker up to a millisecond.
 const COLLECT_TIME: Duration = Duration::from_millis(100);
+
+/// So small a part of the room in the filter may be left empty.
+const SPARE_PART: usize = 64;
 
 /// After how long a request of a peer counts half as much.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -96,8 +99,10 @@ impl SharedBans {
     ) -> Infallible {
         let mut rules = rules_of(&configurations.borrow_and_update());
         let mut in_force = None;
-        let mut all_fit = true;
+        let (mut all_fit, mut fitting) = (true, 0);
         let (mut confirmed, mut aged) = (Instant::now(), Instant::now());
+        // After a flood that was banned at once, bans end within milliseconds of each other.
+        let mut next = Instant::now();
         loop {
             let candidates = self.candidates(&rules);
             let networks: Vec<_> = candidates.iter().map(|it| it.network).collect();
@@ -106,15 +111,17 @@ impl SharedBans {
                 false => networks == *in_force,
             };
             if !in_force.as_ref().is_some_and(is_same) {
-                let fitting = refuse(filter, &networks, &rules.exempt);
+                fitting = refuse(filter, &networks, &rules.exempt, fitting);
                 warn_of_too_many(all_fit, fitting, networks.len());
                 all_fit = fitting == networks.len();
                 in_force = Some(networks);
+                next = Instant::now() + COLLECT_TIME;
             }
             let is_idle = rules.is_empty();
             let end = candidates.iter().map(|it| it.until).min();
             let end = end.map(|end| Duration::from(end.since(self.clock.now())));
             let end = end.map_or(CONFIRM_INTERVAL, |end| end.min(CONFIRM_INTERVAL));
+            let wake = (Instant::now() + end).min(confirmed + CONFIRM_INTERVAL);
             tokio::select! {
                 changed = configurations.changed() => {
                     if changed.is_err() {
@@ -128,7 +135,7 @@ impl SharedBans {
                     // Each order of too many is another filter.
                     sleep(if all_fit { COLLECT_TIME } else { CONFIRM_INTERVAL }).await;
                 }
-                () = sleep_until((Instant::now() + end).min(confirmed + CONFIRM_INTERVAL)), if !is_idle => {}
+                () = sleep_until(wake.max(next)), if !is_idle => {}
             }
             if confirmed.elapsed() >= CONFIRM_INTERVAL && !rules.is_empty() {
                 let confirm = self.confirm(&rules, &*store);
@@ -235,8 +242,8 @@ fn is_same_set(some: &[IpNet], others: &[IpNet]) -> bool {
 }
 
 /// Refuses these networks but for the exempt ones. Returns how many of them fit the kernel's filter:
-/// the first ones.
-fn refuse(filter: &PeerFilter, networks: &[IpNet], exempt: &[IpNet]) -> usize {
+/// the first ones. About as many as did `before` are likely to.
+fn refuse(filter: &PeerFilter, networks: &[IpNet], exempt: &[IpNet], before: usize) -> usize {
     let set_of =
         |networks: &[IpNet]| PeerSet::new(networks.iter().copied(), exempt.iter().copied());
     let peers = set_of(networks);
@@ -244,7 +251,7 @@ fn refuse(filter: &PeerFilter, networks: &[IpNet], exempt: &[IpNet]) -> usize {
         filter.refuse(None);
         return networks.len();
     }
-    let (count, program) = longest(networks.len(), |count| {
+    let (count, program) = longest(networks.len(), before, |count| {
         Program::dropping(&set_of(networks.get(..count).unwrap_or(networks)))
     });
     filter.refuse(Some(FilteredPeers {
@@ -256,17 +263,23 @@ fn refuse(filter: &PeerFilter, networks: &[IpNet], exempt: &[IpNet]) -> usize {
     count
 }
 
-/// The greatest number, up to `most`, of which a program can be compiled, and the program.
+/// The greatest number, up to `most`, of which a program can be compiled, but for a few, and the
+/// program. Each try takes a millisecond of a full filter, so those `before` are tried first.
 fn longest(
     most: usize,
+    before: usize,
     compile: impl Fn(usize) -> Result<Program, FilterTooLong>,
 ) -> (usize, Program) {
     if let Ok(program) = compile(most) {
         return (most, program);
     }
     let (mut fitting, mut too_many) = ((0, Program::dropping_nobody()), most);
-    while too_many - fitting.0 > 1 {
-        let count = fitting.0.midpoint(too_many);
+    let near = before / SPARE_PART + 1;
+    let mut likely = [before + near, before.saturating_sub(near)].into_iter();
+    while too_many - fitting.0 > near {
+        let likely = likely.by_ref();
+        let count = likely.find(|count| (fitting.0 + 1..too_many).contains(count));
+        let count = count.unwrap_or_else(|| fitting.0.midpoint(too_many));
         match compile(count) {
             Ok(program) => fitting = (count, program),
             Err(FilterTooLong) => too_many = count,
@@ -292,7 +305,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use weir_limit::Quota;
-    use weir_limit::time::{ManualClock, Nanos};
+    use weir_limit::time::{Clock, ManualClock, Nanos};
     use weir_middleware::KnownBans;
     use weir_rules::{BanSchedule, HashKey, KeySource, StandingBans};
     use weir_store::{Memory, MemorySettings};
@@ -377,14 +390,68 @@ mod tests {
             )))
         };
         let all: Vec<_> = (1..=6_000).map(scattered).collect();
-        let fitting = refuse(&filter, &all, &[]);
+        let fitting = refuse(&filter, &all, &[], 0);
         assert!((2_900..4_096).contains(&fitting), "{fitting}");
         let refusals = metrics.refusals();
         let counted =
             [refusals.peers, refusals.left_out].map(|count| usize::try_from(count).unwrap());
         assert_eq!(counted, [fitting, all.len() - fitting]);
-        assert_eq!(refuse(&filter, &all[..fitting], &[]), fitting);
+        let all_that_fit = refuse(&filter, &all[..fitting], &[], 0);
+        assert_eq!(all_that_fit, fitting);
         assert_eq!(metrics.refusals().left_out, 0);
+        // Once it is known about how many fit, a few of them may be left out.
+        for before in [fitting, fitting / 2, all.len()] {
+            let again = refuse(&filter, &all, &[], before);
+            let least = fitting - before / SPARE_PART - 1;
+            assert!((least..=fitting).contains(&again), "{again} of {fitting}");
+        }
+    }
+
+    /// Goes with the timers of tokio.
+    #[derive(Debug)]
+    struct TimerClock(Instant);
+
+    impl Clock for TimerClock {
+        fn now(&self) -> Timestamp {
+            moment(START) + Nanos::from(self.0.elapsed())
+        }
+    }
+
+    /// Thousands that were banned within seconds had a worker attach filters without an end.
+    #[tokio::test(start_paused = true)]
+    async fn bans_that_end_within_milliseconds_of_each_other_make_few_filters() {
+        let clock = Arc::new(TimerClock(Instant::now()));
+        let (shared, _) = SharedBans::new(KnownBans::default(), clock, None);
+        let (ban, metrics) = (ban(), Metrics::new().server());
+        for number in 0..50 {
+            let subject = format!("198.51.100.{}", 2 * number);
+            let peer = RefusedPeer::banned(ban.name(), &subject.as_str().into());
+            let until = moment(START) + Nanos::from(Duration::from_millis(200 + number));
+            shared.known.refused_peers().came(peer, until);
+        }
+        let filter = PeerFilter::new(metrics.clone());
+        let (_configurations, published) = watch::channel(Arc::new(Arc::clone(&ban)));
+        let rules_of = |ban: &Arc<Ban>| RefusalRules {
+            blocked: Vec::new(),
+            ..rules(ban)
+        };
+        let store = Arc::new(Memory::new(MemorySettings::default()));
+        let follow = shared.follow_refused_peers(published, rules_of, store, &filter);
+        let observe = async {
+            let mut counts = Vec::new();
+            for _ in 0..400 {
+                sleep(Duration::from_millis(1)).await;
+                counts.push(metrics.refused_peers.get());
+            }
+            counts.dedup();
+            counts
+        };
+        let counts = tokio::select! {
+            never = follow => match never {},
+            counts = observe => counts,
+        };
+        assert_eq!((counts.first(), counts.last()), (Some(&50), Some(&0)));
+        assert!(counts.len() <= 4, "{counts:?}");
     }
 
     /// A peer in the filter sends nothing from which its gateway could learn of it.
