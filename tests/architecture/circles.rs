@@ -69,8 +69,8 @@ struct Module {
     used: BTreeMap<String, Names>,
     /// The modules of which it has all names.
     globs: BTreeSet<Names>,
-    /// What it defines for others.
-    defined: BTreeSet<String>,
+    /// What it defines or re-exports for others.
+    public: BTreeSet<String>,
 }
 
 impl Tree {
@@ -117,15 +117,20 @@ impl Tree {
     /// The path of what a module has by this name, but defines not.
     fn used(&self, module: &[String], name: &String) -> Option<Names> {
         let read = &self.0[module];
-        let has = |glob: &&Names| {
-            let of_glob = self.0.get(*glob);
-            of_glob.is_some_and(|it| it.defined.contains(name) || it.used.contains_key(name))
-        };
-        let by_glob = || {
-            let glob = read.globs.iter().find(has)?;
-            Some([glob.as_slice(), std::slice::from_ref(name)].concat())
-        };
+        let glob = || read.globs.iter().find(|glob| self.has(glob, name, 3));
+        let by_glob = || Some([glob()?.as_slice(), std::slice::from_ref(name)].concat());
         read.used.get(name).cloned().or_else(by_glob)
+    }
+
+    /// Whether a module defines or re-exports this name, through so many globs at most.
+    fn has(&self, module: &Names, name: &String, globs: usize) -> bool {
+        let by_glob = |read: &Module| {
+            let mut within = read.globs.iter();
+            globs > 0 && within.any(|glob| self.has(glob, name, globs - 1))
+        };
+        self.0
+            .get(module)
+            .is_some_and(|read| read.public.contains(name) || by_glob(read))
     }
 }
 
@@ -141,7 +146,10 @@ impl Module {
                 }
             }
         }
-        module.defined.extend(defined(code));
+        let public = declarations_behind(code, is_public);
+        let re_exported = public.into_iter().flat_map(expanded);
+        let re_exported = re_exported.filter_map(|(_, alias)| alias);
+        module.public.extend(re_exported.chain(defined(code)));
         module
             .named
             .extend(inline_paths(code).filter_map(|path| from_root(&path)));
@@ -198,9 +206,18 @@ fn defined(code: &str) -> impl Iterator<Item = String> {
 
 /// What stands between `use` and the semicolon.
 fn declarations(code: &str) -> Vec<&str> {
+    declarations_behind(code, |before| before.is_empty() || is_public(before))
+}
+
+fn is_public(before: &str) -> bool {
+    before == "pub" || before.starts_with("pub(") && before.ends_with(')')
+}
+
+/// The same for those that have this before `use`.
+fn declarations_behind(code: &str, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
     let starts = code.match_indices("use ").filter(|(start, _)| {
-        let line = code[..*start].rsplit('\n').next().unwrap().trim();
-        line.is_empty() || line == "pub" || (line.starts_with("pub(") && line.ends_with(')'))
+        let line = code[..*start].rsplit('\n').next().unwrap();
+        wanted(line.trim())
     });
     let declared = starts.map(|(start, found)| &code[start + found.len()..]);
     declared

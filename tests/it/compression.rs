@@ -102,6 +102,22 @@ fn a_response_is_compressed_as_its_client_accepts() {
 }
 
 #[test]
+fn the_log_has_how_a_response_was_compressed_and_nothing_where_it_was_not() {
+    let upstream = Upstream::answering(answer);
+    let gateway = Setup::before(&upstream)
+        .key("defaults: {compression: {}}")
+        .key("log: {access_format: \"{path} {compression} {bytes}\"}")
+        .routes(&["{name: all, match: {}, upstream: app}"])
+        .start();
+    let coded = gateway.send(&accepting("/coded-here", "gzip, br;q=0.5"));
+    gateway.send(&get("/plain"));
+    gateway.send(&accepting("/image", "gzip"));
+    gateway.log_tells(&format!("/coded-here gzip {}", coded.body.len()));
+    gateway.log_tells(&format!("/plain - {}", page().len()));
+    gateway.log_tells(&format!("/image - {}", page().len()));
+}
+
+#[test]
 fn what_must_not_be_compressed_or_is_not_worth_it_passes_as_it_is() {
     let upstream = Upstream::answering(answer);
     let gateway = gateway(&upstream);

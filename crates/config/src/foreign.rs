@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer};
+use weir_middleware::LOG_FIELDS;
+use weir_telemetry::{Template, TemplateError};
 use weir_yaml::parsed;
 
 /// A text that a type of another module reads, whose errors say what is wrong and, behind a
@@ -22,6 +24,19 @@ impl<T: FromStr> FromStr for Parsed<T> {
 impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Parsed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         parsed(deserializer, "a text")
+    }
+}
+
+/// The form of lines of the access log: it may name the fields of all lines, and those of steps on
+/// responses.
+#[derive(Clone, Debug)]
+pub(crate) struct AccessFormat(pub(crate) Template);
+
+impl FromStr for AccessFormat {
+    type Err = TemplateError;
+
+    fn from_str(text: &str) -> Result<Self, TemplateError> {
+        Template::parse(text, LOG_FIELDS).map(Self)
     }
 }
 

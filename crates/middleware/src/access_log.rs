@@ -20,9 +20,9 @@ use tower::{Layer, Service};
 use weir_http::request::HttpRequest;
 use weir_runtime::loop_time;
 use weir_telemetry::{
-    ActiveTrace, Counter, Disposition, ListenerKind, LoggedHeaders, Metrics, RequestFinished,
-    RouteMetrics, SentResponse, Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome,
-    UpstreamResponse, is_logged,
+    ActiveTrace, Counter, Disposition, ListenerKind, LoggedHeaders, Metrics, Notes,
+    RequestFinished, RouteMetrics, SentResponse, Tail, Traffic, Tunnel, UpstreamFailed,
+    UpstreamOutcome, UpstreamResponse, is_logged,
 };
 
 use crate::identify::UnverifiedAccount;
@@ -195,6 +195,8 @@ struct LogLine {
     verdict: Option<Verdict>,
     upstream: Option<UpstreamOutcome>,
     upstream_error: Option<&'static str>,
+    /// What the steps on the response add.
+    notes: Option<Box<Notes>>,
     /// The traffic of the tunnel that the request has become.
     traffic: Option<Arc<Traffic>>,
     /// Those who watch, if somebody did when the request came.
@@ -229,6 +231,7 @@ impl LogLine {
             verdict: None,
             upstream: None,
             upstream_error: None,
+            notes: None,
             traffic: None,
             watched,
             head: None,
@@ -251,8 +254,9 @@ impl LogLine {
 
     fn answered<B>(&mut self, response: &mut Response<B>, since: Instant) {
         self.head = self.watched.as_ref().map(|_| since.elapsed());
-        let id = || response.headers().get(REQUEST_ID).cloned();
-        self.request_id = self.request_id.take().or_else(id);
+        if self.request_id.is_none() {
+            self.request_id = response.headers().get(REQUEST_ID).cloned();
+        }
         let extensions = response.extensions_mut();
         self.verdict = extensions.remove();
         // In a flood most lines are of denials, and a search in vain costs as much as another.
@@ -317,6 +321,7 @@ impl LogLine {
                 took,
             },
             received: tunnelled.map(|(_, received)| received),
+            notes: self.notes.as_deref(),
         };
         let denied = self
             .settings
@@ -493,10 +498,14 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = ready!(this.future.poll(cx))?;
+        let mut future = this.future;
+        let mut response = ready!(future.as_mut().poll(cx))?;
         let mut record = this.record.take();
         if let Some(record) = &mut record {
             record.answered(&mut response);
+            if let Some(line) = &mut record.line {
+                line.notes = future.take_notes();
+            }
         }
         if record.as_ref().is_some_and(Record::may_be_tunnel)
             && let Some(tunnel) = response.extensions().get::<Tunnel>()

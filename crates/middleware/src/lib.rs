@@ -45,6 +45,7 @@ mod untrusted_forwarders;
 mod verifiers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use http::Extensions;
@@ -82,7 +83,7 @@ pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 pub use steps::*;
 pub use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_rules::ClientCertificate;
-use weir_telemetry::{ActiveTrace, RequestId};
+use weir_telemetry::{ActiveTrace, Notes, RequestId};
 pub use weir_telemetry::{Shed, Verdict};
 
 use self::identify::UnverifiedAccount;
@@ -225,4 +226,9 @@ impl RequestContext {
 pub trait HasVerdict {
     /// The decision about its request, once there is one.
     fn verdict(&self) -> Option<&Verdict>;
+
+    /// What the steps on the response add to the log, once it is there.
+    fn take_notes(self: Pin<&mut Self>) -> Option<Box<Notes>> {
+        None
+    }
 }

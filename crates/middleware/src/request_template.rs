@@ -319,6 +319,32 @@ impl<'r> RequestValues<'r> {
     }
 }
 
+#[cfg(feature = "config")]
+impl RequestTemplate {
+    /// Makes sure that it uses only what the route's path captures.
+    ///
+    /// # Errors
+    /// When it uses another capture, which is reported.
+    pub fn require_captures(
+        &self,
+        cx: &mut weir_yaml::Lowering<'_>,
+        matcher: Option<&weir_rules::RouteMatcher>,
+        span: weir_yaml::Span,
+    ) -> weir_yaml::Lowered<()> {
+        let Some(matcher) = matcher else {
+            return Ok(());
+        };
+        weir_yaml::all(self.captures_used().map(|name| {
+            if matcher.capture_names().any(|captured| captured == name) {
+                return Ok(());
+            }
+            let message = format!("the route captures no `{name}`");
+            let help = format!("capture it in the route's path as `{{{name}}}`");
+            Err(cx.error(span, message).help(help))
+        }))
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use http::HeaderValue;

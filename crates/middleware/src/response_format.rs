@@ -5,6 +5,7 @@
 //!
 //! [`ResponseStep`]: super::ResponseStep
 
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -16,6 +17,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_http::problem::{CustomResponse, ProblemResponse};
 use weir_http::request::HttpRequest;
+use weir_telemetry::Notes;
 
 use super::rate_limit::PendingFields;
 use super::steps::{Outgoing, Phase, PreparedSteps, ResponseSteps, is_json_error};
@@ -122,8 +124,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = ready!(this.future.poll(cx))?;
-        if let Some(steps) = this.steps.take() {
-            return Poll::Ready(Ok(format(*steps, response)));
+        if let Some(steps) = this.steps {
+            return Poll::Ready(Ok(format(steps, response)));
         }
         vary_by_accept_if_cacheable(&mut response);
         Poll::Ready(Ok(response))
@@ -134,15 +136,22 @@ impl<F: HasVerdict> HasVerdict for ResponseFuture<F> {
     fn verdict(&self) -> Option<&Verdict> {
         self.future.verdict()
     }
+
+    fn take_notes(self: Pin<&mut Self>) -> Option<Box<Notes>> {
+        self.project().steps.as_mut()?.notes.take()
+    }
 }
 
 /// The response as the client gets it.
-fn format<R>(steps: PreparedSteps, response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>>
+fn format<R>(
+    prepared: &mut PreparedSteps,
+    response: Response<ResponseBody<R>>,
+) -> Response<ResponseBody<R>>
 where
     R: Body<Data = Bytes>,
 {
     let (mut outgoing, body) = Outgoing::new(response);
-    let mut steps = steps.into_iter().peekable();
+    let mut steps = mem::take(&mut prepared.steps).into_iter().peekable();
     for phase in Phase::ALL {
         // Before a step puts the page in its place.
         let has_page = outgoing.is_error_for_programs();
@@ -162,6 +171,7 @@ where
             _ => {}
         }
     }
+    prepared.notes = outgoing.notes.take();
     outgoing.with_body(body)
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{Method, StatusCode, Version};
 use weir_limit::time::Timestamp;
 
+use super::log_field::{Field, LogValue, Notes};
 use super::{Disposition, RouteMetrics, Shed, Strictest, Verdict};
 
 /// The target of access log lines, to be named in a log filter.
@@ -65,6 +66,8 @@ pub struct RequestFinished<'a> {
     pub response: SentResponse,
     /// Bytes that came from the client, where it changed the protocol.
     pub received: Option<u64>,
+    /// What the steps on its response add, if they do.
+    pub notes: Option<&'a Notes>,
 }
 
 /// The headers of a request that are logged, and its scheme. All but the scheme is the client's
@@ -107,17 +110,6 @@ pub struct SentResponse {
     pub complete: bool,
     /// From the request's head to the end of the body.
     pub took: Duration,
-}
-
-/// Room for what JSON has before the text of a field: a comma, the name, a colon and three quotes.
-const FIELD_BYTES: usize = 24;
-
-/// A field of a line, by its name.
-#[derive(Clone, Copy)]
-pub(super) struct Field {
-    pub(super) name: &'static str,
-    /// What JSON has before the text of the field, and blanks: a copy of a fixed length is quicker.
-    pub(super) before_text: &'static [u8; FIELD_BYTES],
 }
 
 /// Takes the fields of a line, each with a value of one of these kinds.
@@ -163,18 +155,16 @@ trait Value {
 /// Passes fields with their names and values to a visitor, in this order.
 macro_rules! visit {
     ($to:expr, $($name:ident = $value:expr,)*) => {$(
-        const { assert!(stringify!($name).len() <= FIELD_BYTES - ",\"\":\"".len()) };
-        let padded = concat!(",\"", stringify!($name), "\":\"                    ").as_bytes();
-        let field = Field {
-            name: stringify!($name),
-            before_text: padded.first_chunk().unwrap_or(&[b' '; FIELD_BYTES]),
+        let field = const {
+            let padded = concat!(",\"", stringify!($name), "\":\"                    ");
+            Field::new(stringify!($name), padded)
         };
         Value::visit($value, field, $to);
     )*};
 }
 
-/// The table of fields: its line has those with a value, in this order. Whatever else shows requests
-/// reads it, by the names.
+/// The table of fields: its line has those with a value, in this order, and behind them those of steps
+/// on its response ([`Notes`]). Whatever else shows requests reads it, by the names.
 macro_rules! fields {
     ($request:ident: $($name:ident = $value:expr,)*) => {
         /// The names of the fields of a line of the access log.
@@ -185,6 +175,9 @@ macro_rules! fields {
             pub(super) fn visit(&self, to: &mut impl FieldVisitor) {
                 let $request = self;
                 visit!(to, $($name = $value,)*);
+                if let Some(notes) = self.notes {
+                    visit_notes(notes, to);
+                }
             }
         }
     };
@@ -271,6 +264,19 @@ impl RequestFinished<'_> {
 
     fn upstream_head(&self) -> Option<Duration> {
         self.upstream.and_then(|upstream| upstream.head)
+    }
+}
+
+/// Out of line: few requests have any.
+#[cold]
+fn visit_notes(notes: &Notes, to: &mut impl FieldVisitor) {
+    for (field, value) in notes.iter() {
+        match value {
+            LogValue::Word(word) => to.word(field, word),
+            LogValue::Text(text) => to.text(field, clipped(text)),
+            LogValue::Number(number) => to.integer(field, *number),
+            LogValue::Duration(duration) => to.milliseconds(field, Milliseconds::new(*duration)),
+        }
     }
 }
 

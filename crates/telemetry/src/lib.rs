@@ -12,6 +12,7 @@
 mod access_log;
 pub mod audit;
 pub mod events;
+mod log_field;
 #[cfg(feature = "gateway")]
 mod logging;
 mod metrics;
@@ -33,10 +34,13 @@ pub use access_log::{
     FIELDS as ACCESS_LOG_FIELDS, LoggedHeaders, RequestFinished, SentResponse, UpstreamResponse,
     is_logged,
 };
+pub use log_field::{LogField, LogValue, Notes, StepField};
 #[cfg(feature = "internals")]
 pub use logging::log_level;
 #[cfg(feature = "gateway")]
-pub use logging::{LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, install};
+pub use logging::{
+    LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, TemplateError, install,
+};
 pub use metrics::{
     AcmeMetrics, BanMetrics, Bans, ConcurrencySample, DecisionSample, GaugeGuard, Handshake,
     JwksMetrics, LatencyCounts, LimitMetrics, Metrics, OverloadMetrics, OverloadShed, PageFormat,

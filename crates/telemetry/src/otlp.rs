@@ -32,8 +32,9 @@ use opentelemetry_sdk::trace::{
     SpanLinks, SpanProcessor,
 };
 
-use super::access_log::{Field, FieldVisitor, RequestFinished};
+use super::access_log::{FieldVisitor, RequestFinished};
 use super::events::LastWarning;
+use super::log_field::Field;
 
 /// The target of these lines, as filters of the log name it.
 const TARGET: &str = "weir::telemetry::otlp";

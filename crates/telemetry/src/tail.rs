@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value};
 
-use super::access_log::{Field, FieldVisitor, Milliseconds, RequestFinished, milliseconds};
+use super::access_log::{FieldVisitor, Milliseconds, RequestFinished, milliseconds};
+use super::log_field::Field;
 use super::metrics::{Latency, LatencyCounts};
 use super::outcome::Disposition;
 
@@ -268,6 +269,7 @@ mod tests {
                 took: Duration::from_millis(3),
             },
             received: None,
+            notes: None,
         }
     }
 

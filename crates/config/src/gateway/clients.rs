@@ -159,11 +159,7 @@ fn refuse_edits(cx: &mut Lowering<'_>, gateway: &Gateway, header: &HeaderName) -
     let of_routes = routes.filter_map(|route| route.request_headers.as_ref());
     let defaults = gateway.defaults.iter();
     let of_defaults = defaults.filter_map(|defaults| defaults.request_headers.as_ref());
-    let edited = of_routes.chain(of_defaults).flat_map(|edits| {
-        let written = edits.set.iter().chain(&edits.add);
-        let written = written.flat_map(|entries| entries.0.iter().map(|(name, _)| name));
-        written.chain(edits.remove.iter().flat_map(|names| &names.value.0))
-    });
+    let edited = of_routes.chain(of_defaults).flat_map(|edits| edits.names());
     all(edited.map(|name| {
         if name.0 != *header {
             return Ok(());

@@ -272,7 +272,7 @@ fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<LogSettings> {
             let error = cx.error(format.span, "`access: false` leaves nothing to format");
             return Err(error.help("remove one of the two"));
         }
-        settings.access_format = Some(format.0.clone());
+        settings.access_format = Some(format.0.0.clone());
     }
     if let Some(level) = &log.level {
         settings.level.clone_from(&level.value);

@@ -7,7 +7,7 @@ use weir_middleware::{HstsKeys, OverloadKeys};
 use weir_rules::{CertificateField, Enforcement, JwtAlgorithm, Statuses};
 use weir_server::HttpSettings;
 use weir_store::{ClockSource, OnFailure};
-use weir_telemetry::{LogFormat, Template};
+use weir_telemetry::LogFormat;
 use weir_yaml::{
     Entries, FieldName, HumanDuration, OneOrMany, PositiveDuration, Required, Secret, Spanned,
     WordOr, words,
@@ -15,7 +15,7 @@ use weir_yaml::{
 
 use crate::addresses::{ListenAddress, Nat64Prefix, Network};
 use crate::bans::schema::{Allow, Ban, Block};
-use crate::foreign::{Config, Parsed, Word};
+use crate::foreign::{AccessFormat, Config, Parsed, Word};
 use crate::limits::schema::LimitUse;
 use crate::limits::schema::{DefaultLimits, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
@@ -549,7 +549,7 @@ pub(crate) struct Log {
     pub(crate) access: Option<Spanned<bool>>,
     /// The form of these lines, if it is another than `format`:
     /// [templates](LOGS.md#other-formats-of-the-access-log). Takes a restart.
-    pub(crate) access_format: Option<Spanned<Parsed<Template>>>,
+    pub(crate) access_format: Option<Spanned<Parsed<AccessFormat>>>,
     /// `error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter of `tracing` such as
     /// `info,weir::proxy=debug`. Type: filter. Default: `info`. Takes a
     /// restart.

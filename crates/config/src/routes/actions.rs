@@ -1,29 +1,18 @@
 //! What a route does beside forwarding: rewriting paths, editing headers, and answering itself.
 
-use std::sync::Arc;
-
-use http::header::{EXPECT, HOST};
-use http::{HeaderName, HeaderValue};
 use weir_middleware::{
-    HeaderEdits, HeaderTemplate, LocalResponse, PathRewrite, Redirect, RequestTemplate, RouteAction,
+    HeaderEdits, HeaderEditsKeys, LocalResponse, PathRewrite, Redirect, RequestTemplate,
+    RouteAction,
 };
 use weir_rules::{PathPrefix, RouteMatcher};
-use weir_yaml::{
-    Entries, FieldName, Lowered, Lowering, SpanOf, Spanned, WordOr, all, is_of_connection,
-};
+use weir_yaml::{Lowered, Lowering, SpanOf, Spanned, WordOr};
 
 use super::responses::fixed_response;
+use super::schema::steps::written;
 use super::schema::{self, Route, RouteDefaults};
 
 /// The status of a redirect that does not say its own.
 const FOUND: u16 = 302;
-
-/// Which headers are edited.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
-    Requests,
-    Responses,
-}
 
 /// What a route does, with what it inherits. `answers_cors` says whether Weir speaks for the app to
 /// pages of other origins.
@@ -38,22 +27,14 @@ pub(super) fn action(
     let rewrite = route.rewrite.as_ref();
     let rewrite = rewrite.map(|written| path_rewrite(cx, written, matcher));
     refuse_without_upstream(cx, route);
-    let request_headers = edits(
-        cx,
-        route.request_headers.as_ref(),
-        defaults.and_then(|defaults| defaults.request_headers.as_ref()),
-        Of::Requests,
-        matcher,
-    );
-    let response_headers = edits(
-        cx,
-        route.response_headers.as_ref(),
-        defaults.and_then(|defaults| defaults.response_headers.as_ref()),
-        Of::Responses,
-        matcher,
-    );
+    let request_headers = written!(route, defaults, request_headers)
+        .map(|keys| HeaderEditsKeys::of_requests(keys, cx, matcher))
+        .transpose();
+    let response_headers = written!(route, defaults, response_headers)
+        .map(|keys| HeaderEditsKeys::of_responses(keys, cx, matcher))
+        .transpose();
     let edits_of_responses = route.response_headers.span();
-    if let Ok(Some(edits)) = &response_headers
+    if let Ok(Some(Some(edits))) = &response_headers
         && answers_cors
     {
         let span = edits_of_responses.unwrap_or(route.span);
@@ -62,8 +43,8 @@ pub(super) fn action(
     Ok(RouteAction {
         preflights: None,
         rewrite: rewrite.transpose()?,
-        request_headers: request_headers?,
-        response_headers: response_headers?,
+        request_headers: request_headers?.flatten(),
+        response_headers: response_headers?.flatten(),
         response: answer?,
     })
 }
@@ -135,7 +116,7 @@ fn redirect(
         WordOr::More(more) => (&more.to.value, more.to.span, more.status),
     };
     let template = cx.ok(span, RequestTemplate::parse(text))?;
-    require_captures(cx, &template, matcher, span)?;
+    template.require_captures(cx, matcher, span)?;
     let place = status.map_or(span, |status| status.span);
     let status = status.map_or(FOUND, |status| status.value);
     Redirect::new(status, template, text).map_err(|error| {
@@ -191,125 +172,6 @@ fn encoded(path: &str) -> Box<str> {
         .add(b'{')
         .add(b'}');
     utf8_percent_encode(path, PATH).to_string().into()
-}
-
-/// The edits of a route: its own, or those of the defaults.
-fn edits(
-    cx: &mut Lowering<'_>,
-    own: Option<&Spanned<schema::HeaderEdits>>,
-    inherited: Option<&Spanned<schema::HeaderEdits>>,
-    of: Of,
-    matcher: Option<&RouteMatcher>,
-) -> Lowered<Option<Arc<HeaderEdits>>> {
-    let Some(written) = own.or(inherited) else {
-        return Ok(None);
-    };
-    if let (Some(always), Of::Requests) = (written.always, of) {
-        cx.error(
-            always.span,
-            "`always` is for `response_headers`: denied requests are not forwarded",
-        )
-        .help("leave it out");
-    }
-    let set = templates(cx, written.set.as_ref(), of, matcher);
-    let add = templates(cx, written.add.as_ref(), of, matcher);
-    let remove = written.remove.iter().flat_map(|names| &names.value.0);
-    let remove = all(remove.map(|name| editable(cx, name, of)));
-    let is_idle = written.set.as_ref().is_none_or(|set| cx.is_empty(set))
-        && written.add.as_ref().is_none_or(|add| cx.is_empty(add))
-        && written
-            .remove
-            .as_ref()
-            .is_none_or(|names| cx.is_empty(names));
-    let edits = HeaderEdits {
-        set: set?,
-        add: add?,
-        remove: remove?,
-        always: written.always.is_some_and(|always| always.value),
-    };
-    if is_idle && edits.always {
-        return Err(cx
-            .error(written.span, "no header is changed")
-            .help("say `set`, `add` or `remove`"));
-    }
-    // An empty list leaves out what the defaults change.
-    Ok((!is_idle).then(|| Arc::new(edits)))
-}
-
-fn templates(
-    cx: &mut Lowering<'_>,
-    written: Option<&Spanned<Entries<Spanned<String>, FieldName>>>,
-    of: Of,
-    matcher: Option<&RouteMatcher>,
-) -> Lowered<Vec<(HeaderName, HeaderTemplate)>> {
-    let written = written.into_iter().flat_map(|entries| &entries.value.0);
-    all(written.map(|(name, value)| {
-        let (name, value) = (editable(cx, name, of), header_template(cx, value, matcher));
-        Ok((name?, value?))
-    }))
-}
-
-/// A header that may be changed.
-fn editable(cx: &mut Lowering<'_>, name: &Spanned<FieldName>, of: Of) -> Lowered<HeaderName> {
-    let header = name.0.clone();
-    let is_of_connection =
-        is_of_connection(header.as_str()) || (of == Of::Requests && header == EXPECT);
-    let refused = |cx: &mut Lowering<'_>, message: String, help: &str| {
-        Err(cx.error(name.span, message).help(help))
-    };
-    if is_of_connection {
-        let message = format!("`{header}` is of one connection, and the proxy sets it itself");
-        return refused(cx, message, "leave it out");
-    }
-    if of == Of::Requests && header == HOST {
-        let message = "`host` is set for all requests to an upstream".to_owned();
-        return refused(cx, message, "say `host` on the upstream");
-    }
-    Ok(header)
-}
-
-fn header_template(
-    cx: &mut Lowering<'_>,
-    text: &Spanned<String>,
-    matcher: Option<&RouteMatcher>,
-) -> Lowered<HeaderTemplate> {
-    if text.value.trim().is_empty() {
-        let message = "a header without a value is not sent";
-        return Err(cx
-            .error(text.span, message)
-            .help("list it under `remove` to keep it away"));
-    }
-    let template = cx.ok(text.span, RequestTemplate::parse(text))?;
-    require_captures(cx, &template, matcher, text.span)?;
-    // What stands between values must be of a header, too.
-    let value: Lowered<HeaderValue> = cx.header_value(text);
-    Ok(match template.as_fixed() {
-        Some(_) => HeaderTemplate::Fixed(value?),
-        None => {
-            value?;
-            HeaderTemplate::Template(template)
-        }
-    })
-}
-
-/// Makes sure that a template uses only what the route's path captures.
-fn require_captures(
-    cx: &mut Lowering<'_>,
-    template: &RequestTemplate,
-    matcher: Option<&RouteMatcher>,
-    span: weir_yaml::Span,
-) -> Lowered<()> {
-    let Some(matcher) = matcher else {
-        return Ok(());
-    };
-    all(template.captures_used().map(|name| {
-        if matcher.capture_names().any(|captured| captured == name) {
-            return Ok(());
-        }
-        let message = format!("the route captures no `{name}`");
-        let help = format!("capture it in the route's path as `{{{name}}}`");
-        Err(cx.error(span, message).help(help))
-    }))
 }
 
 /// Two would tell browsers who may read a response.

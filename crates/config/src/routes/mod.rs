@@ -25,6 +25,7 @@ use matching::matcher;
 use request_buffering::request_buffering;
 use responses::{header_forms, on_denied, require_delayable};
 
+use schema::steps::written;
 use schema::{Match, RouteDefaults, ValueMatch};
 use weir_middleware::{CorsKeys, LimitHook, OnDenied, RouteAction, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
@@ -88,10 +89,8 @@ fn route(
     decoys: &Decoys<'_>,
 ) -> LoweredRoute {
     let defaults = gateway.defaults.as_ref();
-    let inherited = defaults.and_then(|defaults| defaults.cors.as_ref());
     // A route that allows no origin has none of it, whatever the others inherit.
-    let shared = route.cors.as_ref().or(inherited);
-    let shared = shared.filter(|cors| !cors.allows_none(cx));
+    let shared = written!(route, defaults, cors).filter(|cors| !cors.allows_none(cx));
     let matcher = matcher(cx, &route.matches, shared.is_some());
     let upstream = route.upstream.as_ref();
     let upstream = upstream

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_middleware::Compression;
+use weir_middleware::compression::Compression;
 
 use super::*;
 

@@ -7,14 +7,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use weir_rules::{JsonPointer, KeySource, Statuses};
-use weir_telemetry::Template;
 use weir_yaml::{Diagnostics, Document, KeySchema};
 
 use super::documented::{examples, top_level};
 use super::reference::{KeyDoc, keys_of};
 use crate::addresses::{DnsServer, ListenAddress, Nat64Prefix, Network, ServerUrl};
 use crate::defaults::TAKES_RESTART;
-use crate::foreign::Parsed;
+use crate::foreign::{AccessFormat, Parsed};
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
 use crate::routes::schema::RetryReason;
@@ -81,7 +80,7 @@ weir_yaml::named_schemas! {
         "type": "string",
         "pattern": "^/",
     }
-    Parsed<Template>, "AccessFormat": {
+    Parsed<AccessFormat>, "AccessFormat": {
         "title": "`combined`, template",
         "type": "string",
     }

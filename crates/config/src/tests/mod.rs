@@ -19,6 +19,7 @@ mod in_flight;
 mod in_kernel;
 pub(crate) mod json_schema;
 mod loading;
+mod log_fields;
 mod prefetch;
 mod redis;
 mod reference;

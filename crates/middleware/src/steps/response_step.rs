@@ -2,7 +2,8 @@
 //! loaded, of which each request takes those that concern its response.
 //!
 //! A step sees the head of a response and the length of its body. It may put another body in the
-//! place of Weir's own, or have a body coded as it passes, and never reads one.
+//! place of Weir's own, or have a body coded as it passes, and never reads one. It may add fields of
+//! its own to the line of the request in the access log.
 
 use std::any::Any;
 use std::fmt;
@@ -14,6 +15,7 @@ use http::header::CONTENT_TYPE;
 use http_body::Body;
 use smallvec::SmallVec;
 use weir_http::problem::{CustomResponse, ProblemResponse};
+use weir_telemetry::{LogField, LogValue, Notes};
 
 use crate::RequestHead;
 use crate::response_body::{BodyCoder, ResponseBody};
@@ -115,16 +117,22 @@ impl ResponseSteps {
         for step in &*self.0 {
             if let Some(of_request) = step.prepare(request) {
                 let prepared: &mut Box<PreparedSteps> = prepared.get_or_insert_default();
-                prepared.push((step.phase(), of_request));
+                prepared.steps.push((step.phase(), of_request));
             }
         }
         prepared
     }
 }
 
-/// What is done with the response to one request, in this order. Most requests have none, whose
-/// futures a box keeps small.
-pub(crate) type PreparedSteps = SmallVec<[(Phase, Box<dyn PreparedStep>); 1]>;
+/// What is done with the response to one request. Most requests have none, whose futures a box keeps
+/// small.
+#[derive(Debug, Default)]
+pub(crate) struct PreparedSteps {
+    /// In this order.
+    pub(crate) steps: SmallVec<[(Phase, Box<dyn PreparedStep>); 1]>,
+    /// What they add to the log, once they are done.
+    pub(crate) notes: Option<Box<Notes>>,
+}
 
 /// Who made a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +152,7 @@ pub struct Outgoing {
     pub(crate) origin: Origin,
     body: OutgoingBody,
     coder: Option<Box<dyn BodyCoder>>,
+    pub(crate) notes: Option<Box<Notes>>,
 }
 
 enum OutgoingBody {
@@ -179,6 +188,7 @@ impl Outgoing {
             },
             body: OutgoingBody::Kept(body.size_hint().exact()),
             coder: None,
+            notes: None,
         };
         (outgoing, body)
     }
@@ -220,6 +230,11 @@ impl Outgoing {
     /// Puts this body in the place of the one that came.
     pub(crate) fn replace_body(&mut self, whole: impl Into<Bytes>) {
         self.body = OutgoingBody::Replaced(whole.into());
+    }
+
+    /// Adds a field of the step's own to the line of the request in the access log.
+    pub(crate) fn note<V: Into<LogValue>>(&mut self, field: &'static LogField<V>, value: V) {
+        self.notes.get_or_insert_default().set(field, value);
     }
 
     /// Has the body coded as it passes.
@@ -295,7 +310,7 @@ pub(crate) mod tests {
         let prepared = steps.prepare(&RequestHead::new(&request));
         let response = Response::new(ResponseBody::<http_body_util::Empty<Bytes>>::full("x"));
         let (mut outgoing, _) = Outgoing::new(response);
-        for (_, step) in *prepared.unwrap_or_default() {
+        for (_, step) in prepared.unwrap_or_default().steps {
             step.apply(&mut outgoing);
         }
         let marks = outgoing.head.headers().get_all("x-mark").iter();
@@ -323,6 +338,21 @@ pub(crate) mod tests {
         );
         assert!(both.edit_app_fields() && !of_all.edit_app_fields());
         assert_eq!(marks(&both.of_decisions()), ["forms"]);
+    }
+
+    #[test]
+    fn what_a_step_notes_is_there_for_the_log_when_the_response_is() {
+        weir_telemetry::log_field! {
+            /// whether it was marked
+            static MARKED: &'static str = "marked";
+        }
+        let response = Response::new(ResponseBody::<http_body_util::Empty<Bytes>>::full("x"));
+        let (mut outgoing, _) = Outgoing::new(response);
+        assert!(outgoing.notes.is_none());
+        outgoing.note(&MARKED, "yes");
+        let mut noted = Notes::default();
+        noted.set(&MARKED, "yes");
+        assert_eq!(outgoing.notes.as_deref(), Some(&noted));
     }
 
     #[test]

@@ -19,7 +19,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::access_log::{Field, FieldVisitor, RequestFinished};
+use crate::access_log::{FieldVisitor, RequestFinished};
+use crate::log_field::Field;
 use crate::printable::{escape, is_plain};
 
 /// Fields that are written without their names.

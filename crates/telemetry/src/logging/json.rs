@@ -16,7 +16,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::access_log::{ACCESS_TARGET, Field, FieldVisitor, Milliseconds, RequestFinished};
+use crate::access_log::{ACCESS_TARGET, FieldVisitor, Milliseconds, RequestFinished};
+use crate::log_field::Field;
 use crate::printable::{escape, write_json_escape};
 
 #[derive(Clone, Copy, Debug)]

@@ -33,7 +33,7 @@ use self::filter::SharedFilter;
 pub use self::filter::{LevelInForce, LogLevel};
 use self::format::TextFormatter;
 use self::json::JsonFormatter;
-pub use self::template::Template;
+pub use self::template::{Template, TemplateError};
 use self::writer::LogWriter;
 use super::access_log;
 use super::audit::AUDIT_TARGET;

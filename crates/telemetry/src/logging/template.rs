@@ -10,7 +10,8 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use thiserror::Error;
 
-use crate::access_log::{FIELDS, Field, FieldVisitor, RequestFinished};
+use crate::access_log::{FIELDS, FieldVisitor, RequestFinished};
+use crate::log_field::{Field, StepField};
 use crate::printable::escape;
 
 /// The combined format of Apache and nginx.
@@ -52,13 +53,14 @@ enum Source {
 }
 
 impl Source {
-    fn named(name: &str) -> Result<Self, TemplateError> {
+    fn named(name: &str, of_steps: &[&'static StepField]) -> Result<Self, TemplateError> {
         match name {
             "request_target" => Ok(Self::RequestTarget),
             "timestamp" => Ok(Self::Timestamp),
             "time_local" => Ok(Self::TimeLocal),
             _ => FIELDS
                 .into_iter()
+                .chain(of_steps.iter().map(|field| field.name()))
                 .find(|field| *field == name)
                 .map(Self::Field)
                 .ok_or_else(|| TemplateError::UnknownField(name.to_owned())),
@@ -69,11 +71,21 @@ impl Source {
 impl FromStr for Template {
     type Err = TemplateError;
 
-    /// Reads `combined`, or text with `{FIELD}` where a value shall stand; `{{` and `}}` are
-    /// braces.
+    /// Reads a template without fields of steps.
     fn from_str(text: &str) -> Result<Self, TemplateError> {
+        Self::parse(text, &[])
+    }
+}
+
+impl Template {
+    /// Reads `combined`, or text with `{FIELD}` where a value shall stand; `{{` and `}}` are
+    /// braces. A field may be one of these, beside those of all lines.
+    ///
+    /// # Errors
+    /// When the text is not a template, or names an unknown field.
+    pub fn parse(text: &str, of_steps: &[&'static StepField]) -> Result<Self, TemplateError> {
         if text == "combined" {
-            return Self::from_str(COMBINED);
+            return Self::parse(COMBINED, of_steps);
         }
         if text.is_empty() || text.chars().any(char::is_control) {
             return Err(TemplateError::NotOneLine);
@@ -95,7 +107,7 @@ impl FromStr for Template {
             } else {
                 let field = from.strip_prefix('{').and_then(|from| from.split_once('}'));
                 let (name, after) = field.ok_or(TemplateError::LoneBrace)?;
-                let source = Source::named(name)?;
+                let source = Source::named(name, of_steps)?;
                 pieces.push(Piece::Literal(std::mem::take(&mut literal)));
                 pieces.push(Piece::Value { source, in_quotes });
                 rest = after;
@@ -105,9 +117,7 @@ impl FromStr for Template {
         pieces.push(Piece::Literal(literal));
         Ok(Self(pieces))
     }
-}
 
-impl Template {
     /// Appends the line of a request.
     pub(super) fn write_request(
         &self,

@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::*;
 use crate::{
-    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
+    Disposition, LoggedHeaders, Metrics, Notes, RequestFinished, RouteMetrics, SentResponse,
     UpstreamResponse, Verdict,
 };
 
@@ -207,6 +207,7 @@ static VERDICT: LazyLock<Verdict> = LazyLock::new(|| Verdict {
 fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
     RequestFinished {
         received: None,
+        notes: None,
         route,
         method: &Method::POST,
         path: "/login",
@@ -324,4 +325,60 @@ fn no_clients_text_forges_a_line_or_a_field_of_a_template() {
         "{shown}"
     );
     assert!(shown.ends_with("\" LoginsPerAddress -"), "{shown}");
+}
+
+mod of_steps {
+    use crate::log_field;
+
+    log_field! {
+        /// by which word
+        /// it went
+        pub static WORD: &'static str = "word";
+    }
+    log_field! {
+        /// what was said
+        pub static TEXT: String = "said";
+    }
+    log_field! {
+        /// how often
+        pub static NUMBER: u64 = "times";
+    }
+    log_field! {
+        /// for how long
+        pub static DURATION: std::time::Duration = "waited_ms";
+    }
+}
+
+#[test]
+fn the_fields_of_steps_stand_behind_those_of_all_lines_in_every_form() {
+    let mut notes = Notes::default();
+    notes.set(&of_steps::WORD, "one");
+    notes.set(&of_steps::NUMBER, 7);
+    notes.set(&of_steps::TEXT, format!("a \"b\"{}", "c".repeat(600)));
+    notes.set(&of_steps::DURATION, Duration::from_micros(1500));
+    notes.set(&of_steps::NUMBER, 8);
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    let request = RequestFinished {
+        notes: Some(&notes),
+        ..finished(&route)
+    };
+    let long = "c".repeat(507);
+    let text = access_line(&AccessForm::Json, &request);
+    let ends = format!(
+        ",\"word\":\"one\",\"said\":\"a \\\"b\\\"{long}\",\"waited_ms\":1.5,\"times\":8,\
+         \"target\":\"weir::access\"}}\n"
+    );
+    assert!(text.ends_with(&ends), "{text}");
+    let text = access_line(&AccessForm::Text(TextFormatter::for_stdout()), &request);
+    let ends = format!(" word=one said=\"a \\\"b\\\"{long}\" waited_ms=1.5 times=8\n");
+    assert!(text.ends_with(&ends), "{text}");
+    let known = [of_steps::WORD.described(), of_steps::NUMBER.described()];
+    let template = |text| Template::parse(text, &known);
+    let form = AccessForm::Template(template("{status} {word} {times}").unwrap());
+    assert_eq!(access_line(&form, &request), "429 one 8\n");
+    assert_eq!(access_line(&form, &finished(&route)), "429 - -\n");
+    let unknown = template("{said}").unwrap_err();
+    assert_eq!(unknown, TemplateError::UnknownField("said".to_owned()));
+    assert_eq!(of_steps::WORD.described().doc(), "by which word it went");
 }

@@ -17,11 +17,17 @@ use http::header::{
 use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
 use weir_http::list;
+use weir_telemetry::log_field;
 
 use crate::RequestHead;
 use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use codec::{Codec, PERMITS};
 pub use config::Compression;
+
+log_field! {
+    /// how Weir compressed the response: `zstd`, `br` or `gzip`; `bytes` are those after that
+    pub(super) static CODING: &'static str = "compression";
+}
 
 /// Digests of what is sent, which compression changes.
 const DIGESTS: [HeaderName; 4] = [
@@ -113,6 +119,7 @@ impl Compressor {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         describe_coded(headers);
         if let Some(codec) = codec.flatten() {
+            response.note(&CODING, coding.name());
             response.code_by(Box::new(codec));
         }
     }

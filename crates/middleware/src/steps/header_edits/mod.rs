@@ -1,14 +1,20 @@
 //! Headers that a route sets, adds and removes, on requests to its upstream or on responses.
 
+#[cfg(feature = "config")]
+mod config;
+
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use smallvec::SmallVec;
 use weir_rules::is_lookalike;
 
-use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::request_template::{RequestTemplate, RequestValues};
+use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::{RequestContext, RequestHead};
+
+#[cfg(feature = "config")]
+pub use config::HeaderEditsKeys;
 
 /// Headers to remove, to set and to add, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

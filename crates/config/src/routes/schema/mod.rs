@@ -1,119 +1,104 @@
 //! What may be written of routes, upstreams and decoys.
 
+pub(super) mod steps;
+
 use std::num::NonZeroU32;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use thiserror::Error;
 use weir_limit::Priority;
-use weir_middleware::{
-    Compression, ConcurrencyKeys, CorsKeys, HeaderForm, HeaderForms, RequestBounds, ResponseSteps,
-};
+use weir_middleware::{ConcurrencyKeys, HeaderForm, HeaderForms, RequestBounds};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::{Enforcement, Statuses};
 use weir_yaml::{
-    Entries, FieldName, HumanDuration, Lowered, Lowering, MethodName, OneOrMany, Percent,
-    PositiveDuration, PositiveSize, Reported, ResponseStatus, Secret, Spanned, WordOr, keys_or_off,
-    words,
+    Entries, FieldName, HumanDuration, MethodName, OneOrMany, Percent, PositiveDuration,
+    PositiveSize, Reported, ResponseStatus, Secret, Spanned, WordOr, words,
 };
 
 use crate::addresses::{DnsServer, ServerUrl};
 use crate::foreign::{Config, Parsed, Word};
 use crate::limits::schema::{LimitUse, StatusList};
+use steps::with_step_keys;
 
-/// What holds for every route that does not say otherwise.
-#[derive(Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RouteDefaults {
-    /// The [limits](#routes) of routes that list none of their own.
-    pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
-    /// What a denied request gets on routes that do not say. Type: as of [routes](#routes).
-    /// Default: `reject`.
-    pub(crate) on_denied: Option<Spanned<OnDenied>>,
-    /// The [headers](#routes) that tell a client where it stands, on routes that do not say. Type:
-    /// form or list of them. Default: `draft`.
-    pub(crate) ratelimit_headers: Option<HeaderFormsList>,
-    /// The name that `ratelimit_headers` had before.
-    #[cfg_attr(test, schemars(extend("deprecated" = true)))]
-    pub(crate) headers: Option<HeaderFormsList>,
-    /// What pages of other origins may do on routes without a [`cors`](#cors) of their own.
-    /// Default: none.
-    pub(crate) cors: Option<Spanned<CorsKeys>>,
-    /// How much requests [matter](#shedding) on routes that do not say. Type: `low`, `normal`,
-    /// `high`, `critical`. Default: `normal`.
-    pub(crate) priority: Option<Spanned<Word<Priority>>>,
-    /// Which responses are [compressed](#compression) on routes that do not say. Type: `off`, or
-    /// keys.
-    pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
-    /// What is changed about [headers of requests](#headers) on routes that do not say. Default:
-    /// none.
-    pub(crate) request_headers: Option<Spanned<HeaderEdits>>,
-    /// What is changed about [headers of responses](#headers) on routes that do not say. Default:
-    /// none.
-    pub(crate) response_headers: Option<Spanned<HeaderEdits>>,
+with_step_keys! {
+    "Default: none."
+    /// What holds for every route that does not say otherwise.
+    #[derive(Debug, Default, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct RouteDefaults {
+        /// The [limits](#routes) of routes that list none of their own.
+        pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
+        /// What a denied request gets on routes that do not say. Type: as of [routes](#routes).
+        /// Default: `reject`.
+        pub(crate) on_denied: Option<Spanned<OnDenied>>,
+        /// The [headers](#routes) that tell a client where it stands, on routes that do not say. Type:
+        /// form or list of them. Default: `draft`.
+        pub(crate) ratelimit_headers: Option<HeaderFormsList>,
+        /// The name that `ratelimit_headers` had before.
+        #[cfg_attr(test, schemars(extend("deprecated" = true)))]
+        pub(crate) headers: Option<HeaderFormsList>,
+        /// How much requests [matter](#shedding) on routes that do not say. Type: `low`, `normal`,
+        /// `high`, `critical`. Default: `normal`.
+        pub(crate) priority: Option<Spanned<Word<Priority>>>,
+    }
 }
 
-/// Requests of one kind, and what becomes of them.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Route {
-    /// The name in logs, metrics and `per: route`. Default: made from what it matches.
-    pub(crate) name: Option<Spanned<String>>,
-    /// Which requests take the route; `{}` for all.
-    #[serde(rename = "match")]
-    pub(crate) matches: Spanned<Match>,
-    /// Where they go; a route has either an `upstream`, a `redirect` or a `response`. Type: name.
-    pub(crate) upstream: Option<Spanned<String>>,
-    /// [Where clients are sent](#redirects-and-fixed-responses). Type: URL, or keys.
-    pub(crate) redirect: Option<Spanned<WordOr<Redirect>>>,
-    /// [What all requests get](#redirects-and-fixed-responses).
-    pub(crate) response: Option<Spanned<Rejection>>,
-    /// How [the path is rewritten](#rewrites). Default: none.
-    pub(crate) rewrite: Option<Spanned<Rewrite>>,
-    /// What is changed about [headers of requests](#headers). Default: the defaults.
-    pub(crate) request_headers: Option<Spanned<HeaderEdits>>,
-    /// What is changed about [headers of responses](#headers). Default: the defaults.
-    pub(crate) response_headers: Option<Spanned<HeaderEdits>>,
-    /// The limits, each a name or keys, below; `[]` for none. `weir check` warns of a route that
-    /// forwards requests and has neither its own nor the defaults. Default: the defaults.
-    pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
-    /// What a denied request gets. Type: below. Default: the defaults.
-    pub(crate) on_denied: Option<Spanned<OnDenied>>,
-    /// The headers that tell a client where it stands; a route that shadow-bans sends none unless
-    /// it asks for them here. Type: form or list of them. Default: the defaults.
-    pub(crate) ratelimit_headers: Option<HeaderFormsList>,
-    /// The name that `ratelimit_headers` had before.
-    #[cfg_attr(test, schemars(extend("deprecated" = true)))]
-    pub(crate) headers: Option<HeaderFormsList>,
-    /// How much its requests [matter](#shedding): when an upstream or the gateway has too much to
-    /// do, the least are shed first. Type: `low`, `normal`, `high`, `critical`. Default: the
-    /// defaults.
-    pub(crate) priority: Option<Spanned<Word<Priority>>>,
-    /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Default: `true`.
-    pub(crate) enforce: Option<Spanned<Enforcement>>,
-    /// [What web pages of other origins may do](#cors). Default: the defaults.
-    pub(crate) cors: Option<Spanned<CorsKeys>>,
-    /// Which responses are [compressed](#compression). Type: `off`, or keys. Default: the defaults.
-    pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
-    /// How long connecting may take; see [bounds](#bounds-of-requests). Default: the upstream's.
-    pub(crate) connect_timeout: Option<Spanned<PositiveDuration>>,
-    /// How long the head of a response may take; see [bounds](#bounds-of-requests). Default: the
-    /// upstream's.
-    pub(crate) response_timeout: Option<Spanned<PositiveDuration>>,
-    /// How long Weir waits for more of a response's body; see [bounds](#bounds-of-requests).
-    /// Default: the upstream's.
-    pub(crate) body_timeout: Option<Spanned<PositiveDuration>>,
-    /// How long a request may take in all; see [bounds](#bounds-of-requests). Default: the
-    /// upstream's.
-    pub(crate) total_timeout: Option<Spanned<PositiveDuration>>,
-    /// How long a request body may be; see [bounds](#bounds-of-requests). Default: the upstream's.
-    pub(crate) max_body_bytes: Option<PositiveSize>,
-    /// How much of request bodies is read before they are sent on; see
-    /// [bounds](#bounds-of-requests). Type: `off`, or keys. Default: the upstream's.
-    pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+with_step_keys! {
+    "Default: the defaults."
+    /// Requests of one kind, and what becomes of them.
+    #[derive(Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Route {
+        /// The name in logs, metrics and `per: route`. Default: made from what it matches.
+        pub(crate) name: Option<Spanned<String>>,
+        /// Which requests take the route; `{}` for all.
+        #[serde(rename = "match")]
+        pub(crate) matches: Spanned<Match>,
+        /// Where they go; a route has either an `upstream`, a `redirect` or a `response`. Type: name.
+        pub(crate) upstream: Option<Spanned<String>>,
+        /// [Where clients are sent](#redirects-and-fixed-responses). Type: URL, or keys.
+        pub(crate) redirect: Option<Spanned<WordOr<Redirect>>>,
+        /// [What all requests get](#redirects-and-fixed-responses).
+        pub(crate) response: Option<Spanned<Rejection>>,
+        /// How [the path is rewritten](#rewrites). Default: none.
+        pub(crate) rewrite: Option<Spanned<Rewrite>>,
+        /// The limits, each a name or keys, below; `[]` for none. `weir check` warns of a route that
+        /// forwards requests and has neither its own nor the defaults. Default: the defaults.
+        pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
+        /// What a denied request gets. Type: below. Default: the defaults.
+        pub(crate) on_denied: Option<Spanned<OnDenied>>,
+        /// The headers that tell a client where it stands; a route that shadow-bans sends none unless
+        /// it asks for them here. Type: form or list of them. Default: the defaults.
+        pub(crate) ratelimit_headers: Option<HeaderFormsList>,
+        /// The name that `ratelimit_headers` had before.
+        #[cfg_attr(test, schemars(extend("deprecated" = true)))]
+        pub(crate) headers: Option<HeaderFormsList>,
+        /// How much its requests [matter](#shedding): when an upstream or the gateway has too much to
+        /// do, the least are shed first. Type: `low`, `normal`, `high`, `critical`. Default: the
+        /// defaults.
+        pub(crate) priority: Option<Spanned<Word<Priority>>>,
+        /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Default: `true`.
+        pub(crate) enforce: Option<Spanned<Enforcement>>,
+        /// How long connecting may take; see [bounds](#bounds-of-requests). Default: the upstream's.
+        pub(crate) connect_timeout: Option<Spanned<PositiveDuration>>,
+        /// How long the head of a response may take; see [bounds](#bounds-of-requests). Default: the
+        /// upstream's.
+        pub(crate) response_timeout: Option<Spanned<PositiveDuration>>,
+        /// How long Weir waits for more of a response's body; see [bounds](#bounds-of-requests).
+        /// Default: the upstream's.
+        pub(crate) body_timeout: Option<Spanned<PositiveDuration>>,
+        /// How long a request may take in all; see [bounds](#bounds-of-requests). Default: the
+        /// upstream's.
+        pub(crate) total_timeout: Option<Spanned<PositiveDuration>>,
+        /// How long a request body may be; see [bounds](#bounds-of-requests). Default: the upstream's.
+        pub(crate) max_body_bytes: Option<PositiveSize>,
+        /// How much of request bodies is read before they are sent on; see
+        /// [bounds](#bounds-of-requests). Type: `off`, or keys. Default: the upstream's.
+        pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+    }
 }
 
 /// What a route may set in place of its upstream's settings.
@@ -128,19 +113,6 @@ impl Route {
             body: or(self.body_timeout, upstream.body),
             total: self.total_timeout.map(|own| own.0).or(upstream.total),
         }
-    }
-
-    /// What is done with the route's responses, beside what its `cors` and header edits do.
-    pub(super) fn response_steps(
-        &self,
-        cx: &mut Lowering<'_>,
-        defaults: Option<&RouteDefaults>,
-    ) -> Lowered<ResponseSteps> {
-        let inherited = defaults.and_then(|defaults| defaults.compression.as_ref());
-        let compression = self.compression.as_ref().or(inherited);
-        let compression = compression.map(|keys| keys_or_off(cx, keys, "compression"));
-        let compression = compression.transpose()?.flatten().cloned();
-        Ok(ResponseSteps::default().with(compression.map(Arc::new)))
     }
 
     /// The route's bounds, with those of its upstream where it sets none.
@@ -426,22 +398,6 @@ pub(crate) struct Redirect {
     /// With 307 and 308, clients keep the method and the body. Type: 301, 302, 303, 307, 308.
     /// Default: `302`.
     pub(crate) status: Option<Spanned<u16>>,
-}
-
-/// What is changed about headers. `always` is for those of responses alone.
-#[derive(Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct HeaderEdits {
-    /// Headers that are removed, before all else. Type: name or list of them.
-    pub(crate) remove: Option<Spanned<OneOrMany<Spanned<FieldName>>>>,
-    /// Headers that take the place of those with the same name.
-    pub(crate) set: Option<Spanned<Entries<Spanned<String>, FieldName>>>,
-    /// Headers that are added beside those with the same name.
-    pub(crate) add: Option<Spanned<Entries<Spanned<String>, FieldName>>>,
-    /// For `response_headers`: whether denials and errors that Weir responds with are changed as
-    /// well. Default: `false`.
-    pub(crate) always: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
