@@ -12,7 +12,7 @@ use weir_limit::time::Nanos;
 use weir_rules::KeySource;
 
 use super::header_text::{Fields, integer};
-use super::{RequestContext, ResponseBody};
+use super::{RequestContext, ResponseBody, Verdict};
 
 /// When to try again: from a second on the circuit breaker has asked a store anew that has failed,
 /// and a password may have been verified. Nobody knows whether it has helped, so some clients find
@@ -176,6 +176,14 @@ pub(super) fn unavailable<B>() -> Response<ResponseBody<B>> {
 pub(super) fn unverified<B>() -> Response<ResponseBody<B>> {
     let detail = "The password cannot be verified at the moment.";
     try_again(detail, rand::random_range(RETRY_SECS))
+}
+
+/// The response to a request that was let through, and is refused after all.
+pub(super) fn after_all<B>(verdict: &Verdict) -> Response<ResponseBody<B>> {
+    match verdict.shed {
+        Some(by) => shed(by.by, None),
+        None => unavailable(),
+    }
 }
 
 /// The response to a request that is shed. Where it is not known when it would be let in,

@@ -154,6 +154,12 @@ impl Verdict {
             strictest: None,
         }
     }
+
+    /// Takes over what a dry run has marked, unless it has a mark of its own.
+    #[inline]
+    pub fn take_mark(&mut self, other: &Self) {
+        self.shed = self.shed.or(other.shed);
+    }
 }
 
 words! {

@@ -7,13 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use weir_limit::Priority;
 use weir_runtime::send_gate::{AtGate, GateKeeper, SendGate, send_gate};
+use weir_telemetry::Disposition;
 
 use super::deferred_charge::DeferredCharges;
-use super::held::ShedAtGate;
+use super::held::Refused;
 use super::spent::Spent;
-use crate::Shed;
 use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
 use crate::route::RouteState;
+use crate::{Shed, Verdict};
 
 pub(super) const fn by_upstream(priority: Priority) -> Shed {
     Shed {
@@ -63,7 +64,7 @@ impl DeferredSlot {
     }
 
     /// Asks for a slot when the request is at the gate, and opens that when there is one.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Slot, Box<ShedAtGate>>> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Slot, Box<Refused>>> {
         let (at_gate, slot) = match &mut self.waiting {
             Some(waiting) => {
                 let slot = ready!(waiting.slot.as_mut().poll(cx));
@@ -105,11 +106,14 @@ impl DeferredSlot {
     }
 
     /// Gives back what the limits took.
-    fn shed(&mut self) -> ShedAtGate {
+    fn shed(&mut self) -> Refused {
         self.route.metrics.shed_by_upstream();
         let batch = self.spent.take().map(|spent| spent.batch);
-        ShedAtGate {
-            shed: by_upstream(self.claim.priority),
+        Refused {
+            verdict: Verdict {
+                shed: Some(by_upstream(self.claim.priority)),
+                ..Verdict::new(Disposition::Shed)
+            },
             batch: batch.unwrap_or_default(),
         }
     }

@@ -11,16 +11,16 @@ use smallvec::SmallVec;
 use weir_limit::Batch;
 
 use super::decisions::QueriedLimits;
+use crate::Verdict;
 use crate::backend::PendingTasks;
 use crate::response_body::BodyReader;
-use crate::{Shed, Verdict};
 
 /// Something that a request holds while the inner service has it, of one feature. Whatever becomes
 /// of the request, it is dropped in the end; if its client leaves, nothing else is called.
 pub(crate) trait Held: Send {
     /// Goes on while there is no response. Ready when the request has to be looked at again, or
     /// denied after all.
-    fn poll(&mut self, _: &mut Context<'_>, _: &mut Verdict) -> Poll<Result<(), Box<ShedAtGate>>> {
+    fn poll(&mut self, _: &mut Context<'_>, _: &mut Verdict) -> Poll<Result<(), Box<Refused>>> {
         Poll::Pending
     }
 
@@ -42,10 +42,11 @@ pub(crate) trait Held: Send {
     fn refunded(&mut self) {}
 }
 
-/// Why a request is denied after all, and what its limits have got back.
-pub(crate) struct ShedAtGate {
-    pub(crate) shed: Shed,
-    /// What limits were asked; empty where none was.
+/// A request that is denied after all.
+pub(crate) struct Refused {
+    /// What is decided now. What the request has been told of the store is added.
+    pub(crate) verdict: Verdict,
+    /// What limits have got back: what they were asked; empty where none was.
     pub(crate) batch: Batch,
 }
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use weir_runtime::loop_time;
 
 use super::deferred_slot::{DeferredSlot, by_upstream};
-use super::held::{Held, HeldResponse, ShedAtGate};
+use super::held::{Held, HeldResponse, Refused};
 use super::metered::UploadTime;
 use crate::concurrency::Slot;
 use crate::{Shed, Verdict};
@@ -51,10 +51,7 @@ impl HeldSlot {
     }
 
     /// Goes on towards a deferred slot.
-    fn poll_deferred(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Shed>, Box<ShedAtGate>>> {
+    fn poll_deferred(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Shed>, Box<Refused>>> {
         let Some(deferred) = &mut self.deferred else {
             return Poll::Pending;
         };
@@ -116,7 +113,7 @@ impl Held for HeldSlot {
         &mut self,
         cx: &mut Context<'_>,
         verdict: &mut Verdict,
-    ) -> Poll<Result<(), Box<ShedAtGate>>> {
+    ) -> Poll<Result<(), Box<Refused>>> {
         self.poll_lent(cx);
         let would_shed = ready!(self.poll_deferred(cx))?;
         verdict.shed = verdict.shed.or(would_shed);

@@ -244,8 +244,8 @@ where
                     let response = match future.poll(cx) {
                         Poll::Pending => match ready!(context.poll_held(cx)) {
                             Ok(()) => continue,
-                            Err(at_gate) => {
-                                let next = context.shed_at_gate(&at_gate);
+                            Err(refused) => {
+                                let next = context.refuse(*refused);
                                 state.set(next);
                                 continue;
                             }

@@ -10,16 +10,17 @@ use http::Response;
 use http_body::Body;
 use weir_telemetry::{Disposition, Strictest, is_logged};
 
+use super::ResponseState;
 use super::decisions::QueriedLimits;
 use super::header_fields::{self, HeaderForms, LimitStatus};
-use super::held::{BodySize, Held, HeldByRequest, HeldResponse, Responder, ShedAtGate};
+use super::held::{BodySize, Held, HeldByRequest, HeldResponse, Refused, Responder};
 use super::in_flight::InFlight;
 use super::policy::{PreparedLimit, RoutePolicy};
-use crate::Verdict;
 use crate::backend::PendingTasks;
 use crate::header_text::append_to;
 use crate::response_body::{BodyReader, ResponseBody};
 use crate::route::RouteState;
+use crate::{Verdict, rejection};
 
 /// What is to be added to a response on its way out.
 pub(super) struct ResponseContext {
@@ -123,9 +124,9 @@ impl ResponseContext {
     }
 
     /// Goes on with what the request holds while there is no response. Ready when the inner service
-    /// has to be polled again, or the request is shed.
+    /// has to be polled again, or the request is refused.
     #[inline]
-    pub(super) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Box<ShedAtGate>>> {
+    pub(super) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Box<Refused>>> {
         for held in &mut self.held {
             if let Poll::Ready(done) = held.poll(cx, &mut self.verdict) {
                 return Poll::Ready(done);
@@ -146,6 +147,30 @@ impl ResponseContext {
         }
     }
 
+    /// Responds to a request that is refused by what it holds. Its limits have got back what they
+    /// took, and it counts for no ban.
+    #[cold]
+    pub(super) fn refuse<F, R>(&mut self, refused: Refused) -> ResponseState<F, R> {
+        self.held.iter_mut().for_each(|held| held.refunded());
+        let mut status = self.status.take();
+        if let Some(queried) = &mut status {
+            queried.take_off(&refused.batch);
+        }
+        let verdict = Verdict {
+            store: self.verdict.store,
+            decided_by: self.verdict.decided_by,
+            decided_at: self.verdict.decided_at,
+            ..refused.verdict
+        };
+        let mut response = rejection::after_all(&verdict);
+        let context = Self {
+            status,
+            ..Self::new(verdict, self.route.take())
+        };
+        let tasks = context.complete(&mut response);
+        ResponseState::answered(response, tasks)
+    }
+
     /// Learns that there will be no response.
     pub(super) fn fail(&mut self) {
         self.held.iter_mut().for_each(|held| held.failed());
@@ -159,7 +184,7 @@ impl ResponseContext {
             strictest: self.strictest(),
             ..self.verdict.clone()
         });
-        verdict.shed = verdict.shed.or(self.verdict.shed);
+        verdict.take_mark(&self.verdict);
     }
 
     /// The same for a response that is made here, with which all of this ends. Returns the tasks

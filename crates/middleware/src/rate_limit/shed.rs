@@ -13,7 +13,6 @@ use weir_telemetry::Disposition;
 
 use super::deferred_charge::DeferredCharges;
 use super::deferred_slot::{DeferredSlot, UpstreamSlot, by_upstream};
-use super::held::ShedAtGate;
 use super::held_slot::HeldSlot;
 use super::in_flight::InFlight;
 use super::metered::{Metered, UploadTime};
@@ -294,29 +293,6 @@ impl ResponseContext {
         };
         // First, as a slot that is still waited for decides whether anything is charged.
         self.held.insert(0, Box::new(held));
-    }
-
-    /// Responds to a request that is shed when its body has been read. Its limits have got back what
-    /// they took, and it counts for no ban.
-    #[cold]
-    pub(super) fn shed_at_gate<F, R>(&mut self, at_gate: &ShedAtGate) -> ResponseState<F, R> {
-        self.held.iter_mut().for_each(|held| held.refunded());
-        let mut status = self.status.take();
-        if let Some(queried) = &mut status {
-            queried.take_off(&at_gate.batch);
-        }
-        let verdict = Verdict {
-            shed: Some(at_gate.shed),
-            store: self.verdict.store,
-            decided_by: self.verdict.decided_by,
-            decided_at: self.verdict.decided_at,
-            ..Verdict::new(Disposition::Shed)
-        };
-        let context = ResponseContext {
-            status,
-            ..ResponseContext::new(verdict, self.route.take())
-        };
-        respond(context, at_gate.shed, None)
     }
 }
 
