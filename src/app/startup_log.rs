@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_config::{EnvoyService, Listener, ProcessSettings, Route, Settings, WrittenDescriptor};
 use weir_limit::{Algorithm, Alignment, Quota};
 use weir_middleware::{BanPolicy, LocalResponse, OnDenied};
-use weir_rules::{AccessList, KeySource, Limit};
+use weir_rules::{KeySource, Limit};
 use weir_telemetry::Metrics;
 use weir_telemetry::events::{self, Loaded};
 use weir_yaml::{HumanDuration, pluralized};
@@ -175,7 +175,7 @@ fn write_summary(
     let access = &settings.access.lists;
     for (name, list) in [("allow", &access.allow), ("block", &access.block)] {
         if !list.is_empty() {
-            writeln!(text, "{name}: {}", describe_list(list))?;
+            writeln!(text, "{name}: {}", describe_list(list.len()))?;
         }
     }
     let bans = settings.access.bans.iter();
@@ -249,8 +249,7 @@ fn describe_descriptor(rule: &WrittenDescriptor, envoy: &EnvoyService) -> String
     format!("{}: {} -> {limit}", rule.domain, rule.entries)
 }
 
-fn describe_list(list: &AccessList) -> String {
-    let (networks, accounts) = list.len();
+fn describe_list((networks, accounts): (usize, usize)) -> String {
     let networks = pluralized(networks, "network");
     format!("{networks}, {}", pluralized(accounts, "account"))
 }

@@ -32,11 +32,5 @@ pub use limits::OverrideCheck;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, check_with, load, read, read_in_memory};
-#[cfg(feature = "otlp")]
-pub use settings::OtlpSettings;
-pub use settings::{
-    AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, ApiOverride, EnvoyService, Jwks,
-    JwksSettings, Listener, Parameters, ProcessSettings, RedisStore, Route, Settings,
-    StoreSettings, Upstream, WrittenDescriptor, prefetched_units,
-};
+pub use settings::*;
 pub use until::Until;

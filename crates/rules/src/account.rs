@@ -111,6 +111,21 @@ pub enum AccountSource {
     Jwt(Jwt),
 }
 
+impl fmt::Display for AccountSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header {name}"),
+            Self::Bearer => f.write_str("bearer token"),
+            #[cfg(feature = "gateway")]
+            Self::Basic(_) => f.write_str("verified password"),
+            Self::Cookie(name) => write!(f, "cookie {name}"),
+            Self::Certificate(field) => write!(f, "{field} of the certificate"),
+            #[cfg(feature = "jwt")]
+            Self::Jwt(_) => f.write_str("verified JWT"),
+        }
+    }
+}
+
 /// The sources of accounts, the first with a value first.
 ///
 /// Requests that repeat a header with different values are all of one account, so that no client

@@ -45,9 +45,7 @@ mod value_pattern;
 
 pub use access_list::{Access, AccessList, AccessLists, ListEntry};
 pub use account::{Account, AccountRules, AccountSource, AccountWildcards, Verification};
-pub use anchored_regex::AnchoredRegex;
-#[cfg(feature = "gateway")]
-pub use anchored_regex::RegexError;
+pub use anchored_regex::*;
 pub use ban::{Ban, BanSchedule, BanScheduleError, Banned, BannedError, StandingBans};
 #[cfg(feature = "gateway")]
 pub use basic_auth::{BasicAuth, BasicAuthError};
@@ -77,11 +75,7 @@ pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, ResponseUse, Spen
 pub use normal_path::{PathFault, path_fault};
 pub use overrides::{Override, OverrideOrigin};
 pub use request_values::is_lookalike;
-pub use route::preflighted;
-pub use route::{
-    Captures, PathPattern, PathPrefix, PathRegex, PathSet, PatternError, RouteId, RouteMatch,
-    RouteMatcher, RouteTable, with_one_slash,
-};
+pub use route::*;
 pub use subject_hash::SubjectHash;
 pub use subject_id::IdWarning;
 pub use subject_id::{IdError, OverrideScope};

@@ -24,7 +24,7 @@ use weir_config::{Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
 use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms, OnDenied, Rejection, RoutePolicy};
 use weir_rules::{
-    Account, AccountRules, AccountSource, AddressHeader, Captures, Client, ClientRules, HashKey,
+    Account, AccountRules, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
 };
 use weir_yaml::{Diagnostics, HumanDuration};
@@ -371,30 +371,14 @@ fn write_account(
         alone.account(headers).map(|account| (account, source))
     });
     if let Some((account, source)) = found {
-        writeln!(
-            out,
-            "account: {}\n  named by the {}",
-            account.id,
-            source_name(source)
-        )?;
+        writeln!(out, "account: {}\n  named by the {}", account.id, source)?;
         return Ok(Some(account));
     }
-    let asked: Vec<String> = rules.sources.iter().map(source_name).collect();
+    let asked: Vec<String> = rules.sources.iter().map(ToString::to_string).collect();
     if asked.is_empty() {
         writeln!(out, "account: none, as none is configured")?;
     } else {
         writeln!(out, "account: none\n  asked for: {}", asked.join(", "))?;
     }
     Ok(None)
-}
-
-fn source_name(source: &AccountSource) -> String {
-    match source {
-        AccountSource::Header(name) => format!("header {name}"),
-        AccountSource::Bearer => "bearer token".to_owned(),
-        AccountSource::Basic(_) => "verified password".to_owned(),
-        AccountSource::Cookie(name) => format!("cookie {name}"),
-        AccountSource::Certificate(field) => format!("{field} of the certificate"),
-        AccountSource::Jwt(_) => "verified JWT".to_owned(),
-    }
 }
