@@ -88,7 +88,8 @@ impl ListEntry for KeptOverride {
     }
 
     fn cmp_set_at(&self, other: &Self) -> Ordering {
-        self.set_at.cmp(&other.set_at)
+        let moment = |set_at: &str| set_at.parse().map_or(Timestamp::default(), |Until(at)| at);
+        moment(&self.set_at).cmp(&moment(&other.set_at))
     }
 
     fn full() -> String {
@@ -179,7 +180,8 @@ mod tests {
             |set_at: &str, burst: u32| kept(&json!({ "burst": burst }), set_at).to_shared();
         let mut entries: Vec<SharedEntry> = vec![
             set_at("2026-11-22T14:00:00Z", 9),
-            set_at("2026-11-22T14:00:01Z", 5),
+            set_at("2026-11-22T14:00:01.5Z", 8),
+            set_at("2026-11-22T14:00:01.542Z", 5),
             set_at("2026-11-22T14:00:00Z", 7),
         ];
         for _ in 0..2 {

@@ -134,7 +134,7 @@ fn bans_and_buckets_are_listed_as_tables_and_as_json() {
     let bans = printed_json(&gateway, &["ban", "list", "--json"]);
     assert_eq!(bans["bans"].as_array().unwrap().len(), 2);
     let one = printed_json(&gateway, &["ban", "list", "--json", "--count", "1"]);
-    assert_eq!(one["bans"][0]["subject"], "203.0.113.0/24");
+    assert_eq!(one["bans"][0]["subject"], "198.51.100.7");
     assert_eq!(gateway.statuses(&from("203.0.113.200"), 1), [403]);
     printed(&gateway, &["ban", "lift", "abusers", "203.0.113.0/24"]);
     assert_eq!(gateway.statuses(&from("203.0.113.200"), 1), [200]);

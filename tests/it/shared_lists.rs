@@ -121,6 +121,67 @@ fn what_operators_set_is_not_lost_when_sentinels_name_another_primary() {
     });
 }
 
+/// A ban as findings advise it was in Redis alone: when its data was lost, the client saw the app, and
+/// the finding about it said to raise its limit.
+#[test]
+fn a_ban_by_hand_outlives_a_redis_that_forgets_it_and_one_that_was_lifted_stays_lifted() {
+    const BANNED: &str = "/v1/bans/abusers/203.0.113.9";
+    const LIFTED: &str = "/v1/bans/abusers/203.0.113.8";
+    let mut server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let (mut one, other) = (setup.start(), setup.start());
+    let status = |gateway: &Gateway, address: &str| {
+        gateway
+            .send(&get("/").with("x-forwarded-for", address))
+            .status
+    };
+    for ban in [BANNED, LIFTED] {
+        done(&one, &put(ban, "{\"for\": \"30m\"}"));
+    }
+    // Before it has looked at the list again.
+    assert_eq!(status(&other, "203.0.113.9"), 429);
+    eventually("a copy of both on the other gateway", || {
+        let shown = ask(&other, get(LIFTED)).json();
+        (shown["standing"]["subject"] == "203.0.113.8").then_some(())
+    });
+    done(&other, &request("DELETE", LIFTED));
+    eventually("one of them is lifted", || {
+        (status(&one, "203.0.113.8") == 200).then_some(())
+    });
+    let look = |one: &Gateway| {
+        for gateway in [one, &other] {
+            eventually("the ban of one client, and not of the other", || {
+                let banned = status(gateway, "203.0.113.9");
+                assert_ne!(banned, 200);
+                (banned == 429 && status(gateway, "203.0.113.8") == 200).then_some(())
+            });
+        }
+    };
+    for restarts in [false, true] {
+        match restarts {
+            false => drop(server.command(&["FLUSHALL"])),
+            true => {
+                server.kill();
+                server.restart();
+            }
+        }
+        look(&one);
+        eventually("the list is there again", || {
+            let exists = server.command(&["EXISTS", "weir::list:standing-bans"]);
+            exists.starts_with(":1").then_some(())
+        });
+        look(&one);
+        let listed = done(&other, &get("/v1/bans"));
+        assert_eq!(listed["bans"].as_array().unwrap().len(), 1, "{listed}");
+        assert_eq!(listed["bans"][0]["subject"], "203.0.113.9");
+        // One that starts now has it from the list.
+        drop(one);
+        one = setup.start();
+        look(&one);
+    }
+}
+
 /// A Redis that keeps nothing has lost all of it, and gets it back from any gateway.
 #[test]
 fn what_operators_set_is_not_lost_when_redis_forgets_it() {

@@ -25,7 +25,7 @@ use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
 use super::responses::{self, BanPage, DateTime, ListedBan, finite_seconds, seconds};
 use crate::app::shared_bans::{BegunEntry, ListedCause, SharedBans, StandingBan};
-use crate::app::shared_list::{ListEntry, millis, moment};
+use crate::app::shared_list::{ListEntry, ListError, millis, moment};
 use crate::app::stores::AdminStores;
 
 /// An example of the body that sets a ban.
@@ -204,35 +204,66 @@ impl<'s> BanTarget<'s> {
     ) -> Result<(), ApiError> {
         let longest = self.ban.schedule().longest();
         let fits = duration.length.filter(|length| *length <= longest);
-        let mut lifted = Ok(false);
-        match self.subject().zip(fits) {
-            Some((subject, length)) => {
-                self.begin(by, &subject, length, duration, operator).await?;
-                // Until it is lifted, both hold.
-                lifted = self.lift_standing(by).await;
+        match (
+            self.subject().zip(fits),
+            self.keep(by, duration, operator).await,
+        ) {
+            // A bucket alone holds as well, as long as the store keeps it.
+            (Some((subject, length)), Err(error)) if has_no_room(&error) => {
+                self.begin_listed(by, &subject, length, duration, operator)
+                    .await?;
             }
-            None => {
-                let end = |length: Duration| millis(by.now + Nanos::from(length));
-                let (ban, of, is_network) = self.standing_key();
-                let standing = StandingBan {
-                    ban,
-                    of,
-                    is_network,
-                    since: millis(by.now),
-                    until: duration.length.map(end),
-                    by: operator.name().to_owned(),
-                    comment: duration.comment.clone(),
-                };
-                let set = by.shared.standing_changes.set(standing).await;
-                set.map_err(ApiError::from_standing_bans)?;
+            (_, Err(error)) => return Err(error),
+            // By its bucket, other gateways know of it with the next request.
+            (Some((subject, length)), Ok(())) => {
+                let begun = self.begin(by, &subject, length).await;
+                begun.map_err(ApiError::after_a_part)?;
             }
+            (None, Ok(())) => {}
         }
         let subject = self.as_listed();
         audit::ban_set(operator.name(), self.ban.name(), &subject, duration.length);
-        lifted.map(drop).map_err(ApiError::after_a_part)
+        Ok(())
+    }
+
+    /// Adds it to the standing bans, of which each gateway has a copy.
+    async fn keep(
+        &self,
+        by: BanStores<'_>,
+        duration: &BanDuration,
+        operator: &Operator,
+    ) -> Result<(), ApiError> {
+        let end = |length: Duration| millis(by.now + Nanos::from(length));
+        let (ban, of, is_network) = self.standing_key();
+        let standing = StandingBan {
+            ban,
+            of,
+            is_network,
+            since: millis(by.now),
+            until: duration.length.map(end),
+            by: operator.name().to_owned(),
+            comment: duration.comment.clone(),
+        };
+        let set = by.shared.standing_changes.set(standing).await;
+        set.map(drop).map_err(ApiError::from_standing_bans)
     }
 
     async fn begin(
+        &self,
+        by: BanStores<'_>,
+        subject: &BucketKey,
+        length: Duration,
+    ) -> Result<(), ApiError> {
+        bring_to(self.ban, subject, length, by.stores, by.now).await?;
+        // So that this process knows of the ban at once, as if it had begun it itself. Without an
+        // answer it learns of it with the subject's next request.
+        let check = self.ban.check(subject);
+        let _ = by.stores.change.decide(&smallvec![check], by.now).await;
+        Ok(())
+    }
+
+    /// Begins a ban that is in no list of standing bans.
+    async fn begin_listed(
         &self,
         by: BanStores<'_>,
         subject: &BucketKey,
@@ -241,11 +272,7 @@ impl<'s> BanTarget<'s> {
         operator: &Operator,
     ) -> Result<(), ApiError> {
         let now = by.now;
-        bring_to(self.ban, subject, length, by.stores, now).await?;
-        // So that this process knows of the ban at once, as if it had begun it itself. Without an
-        // answer it learns of it with the subject's next request.
-        let check = self.ban.check(subject);
-        let _ = by.stores.change.decide(&smallvec![check], now).await;
+        self.begin(by, subject, length).await?;
         by.shared.known().begun(BegunBan {
             ban: self.ban.name().clone(),
             subject: subject.as_str().to_owned(),
@@ -361,6 +388,15 @@ impl<'s> BanTarget<'s> {
             true => of.to_owned(),
             false => self.ban.id_of(of),
         }
+    }
+}
+
+/// Whether the list of standing bans takes no more, or is not for the user of Redis.
+fn has_no_room(error: &ApiError) -> bool {
+    match error {
+        ApiError::List(ListError::Full(_)) => true,
+        ApiError::Store(cause) => cause.is_forbidden(),
+        _ => false,
     }
 }
 

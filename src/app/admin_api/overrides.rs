@@ -111,7 +111,8 @@ impl OverridesRequest {
                         parameters: parameters(&read_body(body, FORM).await?, now)?,
                     }),
                     set_by: by.to_owned(),
-                    set_at: Until(now).to_string(),
+                    // To the millisecond, so that no two overrides are one text.
+                    set_at: format!("{:.3}", Until(now)),
                 };
                 let parameters = Value::Object(wanted.written.parameters.clone());
                 let parameters = parameters.to_string();

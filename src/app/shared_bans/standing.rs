@@ -1,5 +1,4 @@
-//! Bans that operators have set beyond the buckets: a list that gateways share, whose entries are
-//! known to the workers.
+//! Bans that operators have set: a list that gateways share, whose entries are known to the workers.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -69,8 +68,9 @@ impl ListEntry for StandingBan {
 
     fn full() -> String {
         format!(
-            "there are {MAX_ENTRIES} bans already that are of networks, for good, or longer than \
-             the longest of their kind; lift some, or write such clients into a list under `block`"
+            "there are {MAX_ENTRIES} bans by operators already, and one of a network, for good, or \
+             longer than the longest of its kind needs room there; lift some, or write such clients \
+             into a list under `block`"
         )
     }
 

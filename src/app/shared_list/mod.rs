@@ -9,7 +9,7 @@ mod file;
 mod keeper;
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use weir_limit::time::Timestamp;
@@ -88,6 +88,10 @@ pub(super) struct SharedList<E: ListEntry> {
     entries: Vec<SharedEntry>,
     parsed: Parsed<E>,
     latest: Vec<Arc<E>>,
+    /// What this process has removed, the latest last: a gateway that could not look meanwhile may
+    /// give it back to a store that has lost the list. Each text has the moment at which it was set,
+    /// so none of them is set again by an operator.
+    removed: VecDeque<String>,
 }
 
 /// The outcome of a look at a list.
@@ -112,6 +116,7 @@ impl<E: ListEntry> SharedList<E> {
             entries: Vec::new(),
             parsed: Parsed::new(),
             latest: Vec::new(),
+            removed: VecDeque::new(),
         }
     }
 
@@ -170,6 +175,12 @@ impl<E: ListEntry> SharedList<E> {
             return Ok(ListChange::Nothing);
         }
         self.replace(entries);
+        let texts = self.entries.iter().map(|entry| &entry.text);
+        let returned = texts.filter(|text| self.removed.contains(text));
+        let returned: Vec<String> = returned.cloned().collect();
+        if !returned.is_empty() {
+            self.change(Vec::new(), returned, now).await?;
+        }
         Ok(ListChange::Changed)
     }
 
@@ -194,10 +205,20 @@ impl<E: ListEntry> SharedList<E> {
             });
             removed_there = Some(changed.removed);
         }
+        self.note_removed(&add, &remove);
         let mut entries = std::mem::take(&mut self.entries);
         let removed = apply_change(&mut entries, add, &remove, now);
         self.replace(entries);
         Ok(removed_there.unwrap_or(removed))
+    }
+
+    fn note_removed(&mut self, add: &[SharedEntry], remove: &[String]) {
+        let is_added = |text: &String| add.iter().any(|entry| entry.text == *text);
+        self.removed
+            .retain(|text| !is_added(text) && !remove.contains(text));
+        self.removed.extend(remove.iter().cloned());
+        let excess = self.removed.len().saturating_sub(MAX_ENTRIES);
+        self.removed.drain(..excess);
     }
 
     fn replace(&mut self, entries: Vec<SharedEntry>) {
@@ -238,8 +259,8 @@ fn latest<E: ListEntry>(parsed: &Parsed<E>) -> Vec<Arc<E>> {
         .map(|(text, entry)| (entry.key(), text, entry))
         .collect();
     latest.sort_by(|(key, text, entry), (other_key, other_text, other)| {
-        let later_first = other.cmp_set_at(entry).then(other_text.cmp(text));
-        key.cmp(other_key).then(later_first)
+        let later_first = || other.cmp_set_at(entry).then_with(|| other_text.cmp(text));
+        key.cmp(other_key).then_with(later_first)
     });
     latest.dedup_by(|(key, ..), (later_key, ..)| key == later_key);
     let entries = latest.into_iter();
@@ -492,6 +513,34 @@ pub(super) mod tests {
         assert_eq!(removed.await.unwrap().removed, 1);
         assert_eq!(list.look(later).await.unwrap(), ListChange::Changed);
         assert!(list.entries.is_empty() && lists.entries.lock().is_empty());
+    }
+
+    /// A ban that was lifted held again.
+    #[tokio::test]
+    async fn what_was_removed_does_not_return_by_a_gateway_that_had_not_heard_of_it() {
+        let lists = Arc::new(Lists::default());
+        let (mut one, mut late) = (list_in(&lists), list_in(&lists));
+        let both = vec![entry(7), entry(8)];
+        one.change(both, Vec::new(), NOW).await.unwrap();
+        late.look(NOW).await.unwrap();
+        one.change(Vec::new(), vec![entry(7).text], NOW)
+            .await
+            .unwrap();
+        lists.entries.lock().clear();
+        *lists.version.lock() = 0;
+        assert_eq!(late.look(NOW).await.unwrap(), ListChange::Restored);
+        assert_eq!(*lists.entries.lock(), [entry(7), entry(8)]);
+        one.look(NOW).await.unwrap();
+        late.look(NOW).await.unwrap();
+        assert_eq!(*lists.entries.lock(), [entry(8)]);
+        assert_eq!([&one.entries, &late.entries], [&[entry(8)], &[entry(8)]]);
+        // It may be set again.
+        let again = note("0007", Some(2000)).to_shared();
+        late.change(vec![again.clone()], Vec::new(), NOW)
+            .await
+            .unwrap();
+        one.look(NOW).await.unwrap();
+        assert!(one.entries.contains(&again));
     }
 
     /// Each override that was set cost what all of them cost.

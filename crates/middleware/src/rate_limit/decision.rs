@@ -139,6 +139,16 @@ impl PendingDecision {
         !self.queried.is_empty()
     }
 
+    /// Counts the subjects of a request whose limits are not asked.
+    pub(super) fn count_subjects(
+        &mut self,
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
+    ) {
+        let unasked = |query: &mut StoreQuery<'_>| query.clear();
+        drop(self.plan_limits(attributes, body_bytes, false, unasked));
+    }
+
     /// Plans what the limits are asked, changed by `change`: nothing if one lacks its value.
     #[inline(always)]
     fn plan_limits(

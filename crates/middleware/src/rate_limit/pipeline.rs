@@ -126,6 +126,9 @@ impl<S> RateLimit<S> {
             if kept_out.looks_real() && looks {
                 return self.learn_account(request);
             }
+            // Operators see that it goes on, as they do of clients whose bans are buckets.
+            let body_bytes = || size(request.body());
+            PendingDecision::new(route, now).count_subjects(&attributes, body_bytes);
             return self.keep_out(request, kept_out);
         }
         let body_bytes = || size(request.body());

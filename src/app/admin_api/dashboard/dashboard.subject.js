@@ -150,15 +150,17 @@ export function length(seconds) {
   return seconds === null ? 'for good' : `for ${duration(seconds * 1000)}`;
 }
 
+/** Who set a ban by hand, for whom, and why. */
+function setBy({ subject, by, comment }) {
+  return `for ${subject} by ${by}${comment ? `: ${comment}` : ''}`;
+}
+
 async function loadBan({ ban, subject }) {
   const state = await ask('GET', path('v1/bans', ban, subject));
   return facts([
     ['Ban', state.ban],
     ['State', state.banned ? `banned ${length(state.ends_in)}` : 'not banned'],
-    ...(state.standing ?? []).map((standing) => [
-      'Set',
-      `for ${standing.subject} by ${standing.by}${standing.comment ? `: ${standing.comment}` : ''}`,
-    ]),
+    ['Set', state.standing && setBy(state.standing)],
     ['Strikes', state.strikes === undefined ? undefined : number(state.strikes)],
     ['Offences', state.offences === undefined ? undefined : number(state.offences ?? 0)],
     ['Bucket', state.key && h('code', {}, state.key)],
