@@ -489,9 +489,12 @@ fn no_line_of_a_pasted_block_is_taken_for_an_answer_to_a_question_of_init() {
     let blocks = pages.into_iter().flat_map(blocks);
     let lines: Vec<String> = blocks
         .flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>())
-        .filter_map(|line| Some(line.strip_prefix("$ weir init --")?.to_owned()))
+        .filter_map(|line| {
+            let command = line.strip_prefix("$ ").unwrap_or(&line);
+            Some(command.strip_prefix("weir init --")?.to_owned())
+        })
         .collect();
-    assert!(lines.len() >= 2, "{lines:?}");
+    assert!(lines.len() >= 3, "{lines:?}");
     for options in lines {
         let folder = TempDir::with_prefix("weir-it-").unwrap();
         let mut terminal = OnTerminal::start_command(folder.path(), "bash --norc");
