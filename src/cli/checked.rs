@@ -62,8 +62,12 @@ impl Checked {
         let mut text = match self.diagnostics.is_empty() {
             true => format!("{}: {summary}; configuration OK", self.file),
             false => {
+                let warnings = pluralized(self.diagnostics.iter().count(), "warning");
                 let found = self.diagnostics.report(show);
-                format!("{found}\n{}: {summary}", self.file)
+                format!(
+                    "{found}\n{}: {summary}; configuration OK, with {warnings}",
+                    self.file
+                )
             }
         };
         for note in &self.notes {

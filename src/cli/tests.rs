@@ -184,7 +184,7 @@ fn check_says_what_is_doubtful_before_what_was_loaded() {
     limits/defaults.yaml:4:1: warning: InvitesPerAccount: no route uses this limit
       list it under a route's `limits`, or under `defaults`
     0 errors, 2 warnings
-    gateway.yaml: 1 route, 1 upstream, 1 limit in use with 0 overridden ids, the memory store
+    gateway.yaml: 1 route, 1 upstream, 1 limit in use with 0 overridden ids, the memory store; configuration OK, with 2 warnings
     "#);
 }
 

@@ -38,6 +38,18 @@ define a limit, such as:
 /// The folder of limits, unless told otherwise.
 const DEFAULT_LIMITS: &str = "limits";
 
+/// What the package for Debian installs, and its service serves.
+const INSTALLED: &str = "/etc/weir/gateway.yaml";
+
+/// Where a configuration may be that is not at `path`.
+fn where_to_find(path: &Path, installed: &Path) -> String {
+    let mut places = String::from("name it with --config, or run in its folder");
+    if path != installed && installed.exists() {
+        places += &format!("; the installed one is --config {}", installed.display());
+    }
+    places + "; `weir init` writes a new one"
+}
+
 /// What came of reading a configuration.
 #[derive(Debug)]
 pub struct LoadResult {
@@ -187,7 +199,7 @@ impl Loader {
         };
         let Some(text) = self.unless_missing(path, text)? else {
             let report = self.report(path, "there is no such file");
-            return Err(report.help("name it with --config, or run in its folder"));
+            return Err(report.help(where_to_find(path, Path::new(INSTALLED))));
         };
         self.read_filled(path, &text, SMALLEST)
     }
@@ -452,5 +464,26 @@ impl Gateway {
         let asked = self.decide.as_ref();
         let by_envoy = asked.is_some_and(|decide| decide.envoy.is_some());
         by_envoy || listed.any(|limits| !limits.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_of_the_package_is_named_where_there_is_one() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (path, installed) = (
+            Path::new("gateway.yaml"),
+            folder.path().join("installed.yaml"),
+        );
+        let told = where_to_find(path, &installed);
+        assert!(!told.contains("installed"), "{told}");
+        std::fs::write(&installed, "").unwrap();
+        let option = format!("; the installed one is --config {}; ", installed.display());
+        let told = where_to_find(path, &installed);
+        assert!(told.contains(&option), "{told}");
+        assert!(told.ends_with("`weir init` writes a new one"), "{told}");
     }
 }

@@ -13,7 +13,7 @@ pub(super) const RATE: [&str; 3] = ["burst", "count", "period"];
 
 /// How a rate is written here that stands under a key as other gateways have it.
 pub(super) fn rate(document: &Document, node: NodeId, error: &Error) -> Option<String> {
-    let has_rates = RATE.iter().all(|key| error.unknown_among.contains(key));
+    let has_rates = RATE.iter().all(|key| error.unknown_among().contains(key));
     let key = document.key(node).filter(|_| has_rates)?;
     let text = match &document.node(node)?.content {
         Content::Scalar { text, .. } => text.as_str(),
@@ -67,8 +67,10 @@ pub(super) struct Error {
     pub(super) message: String,
     pub(super) help: Option<String>,
     pub(super) missing: Option<&'static str>,
-    /// The keys that are known, when the error is that this one is not.
-    pub(super) unknown_among: &'static [&'static str],
+    /// The keys that are known, when the error is that this one is not, or that they stand beside the
+    /// key that they belong below.
+    known: &'static [&'static str],
+    is_outdented: bool,
     pub(super) follows: Option<Reported>,
     /// The text of another type than is expected, which the message repeats in backquotes.
     pub(super) found: Option<String>,
@@ -81,7 +83,8 @@ impl Error {
             message: message.into(),
             help: None,
             missing: None,
-            unknown_among: &[],
+            known: &[],
+            is_outdented: false,
             follows: None,
             found: None,
         }
@@ -92,6 +95,25 @@ impl Error {
             follows: Some(reported),
             ..Self::new("in error")
         }
+    }
+
+    /// The same error where some of `keys` stand beside the key that they belong below.
+    pub(super) fn outdented(self, keys: &'static [&'static str]) -> Self {
+        Self {
+            known: keys,
+            is_outdented: true,
+            ..self
+        }
+    }
+
+    /// The known keys, if the error is that a key is none of them.
+    pub(super) fn unknown_among(&self) -> &'static [&'static str] {
+        if self.is_outdented { &[] } else { self.known }
+    }
+
+    /// The keys of which some stand beside the key that they belong below.
+    pub(super) fn outdented_keys(&self) -> &'static [&'static str] {
+        if self.is_outdented { self.known } else { &[] }
     }
 
     /// The same error with something to do about it.
@@ -172,7 +194,7 @@ impl de::Error for Error {
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         Self {
-            unknown_among: expected,
+            known: expected,
             help: suggest(field, expected.iter().copied()),
             ..Self::new(format!("unknown key \"{field}\""))
         }

@@ -70,9 +70,10 @@ impl Document {
 
 impl Builder<'_> {
     fn read(&mut self, text: &str) -> Result<(), SyntaxError> {
-        let mut parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
+        let text = text.trim_start_matches('\u{feff}');
+        let mut parser = Parser::new_from_str(text);
         while let Some(event) = parser.next_event() {
-            let (event, span) = event.map_err(syntax)?;
+            let (event, span) = event.map_err(|error| syntax(&error, text))?;
             self.take(event, &span)?;
         }
         Ok(())
@@ -322,8 +323,11 @@ impl Builder<'_> {
 const QUOTES: &str = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between \
                       braces, { } [ ] or a comma in it, stands in quotes";
 
-fn syntax(error: ScanError) -> SyntaxError {
+fn syntax(error: &ScanError, text: &str) -> SyntaxError {
     let position = (error.marker().line(), error.marker().col() + 1);
+    if let Some(error) = item_without_space(text, position.0) {
+        return error;
+    }
     let cause = error.info();
     let columns = "the keys of a mapping begin in the same column, and so do the items of a list";
     let help = if cause.contains("tabs") {
@@ -336,4 +340,27 @@ fn syntax(error: ScanError) -> SyntaxError {
         QUOTES.to_owned()
     };
     SyntaxError(position, format!("this is not valid YAML: {cause}\n{help}"))
+}
+
+/// `-name: login` is a key `-name` for YAML, which notices only at what follows that this is no item.
+fn item_without_space(text: &str, line: usize) -> Option<SyntaxError> {
+    let until = text.lines().enumerate().take(line);
+    let written = until.filter(|(_, text)| {
+        let text = text.trim_start();
+        !text.is_empty() && !text.starts_with('#')
+    });
+    let last = written.collect::<Vec<_>>().into_iter().rev().take(2);
+    last.filter_map(|(index, text)| {
+        let item = text.trim_start();
+        let rest = item.strip_prefix('-')?;
+        let is_key = rest.starts_with(|first: char| first.is_alphabetic() || first == '"');
+        (is_key && (rest.contains(": ") || rest.ends_with(':'))).then(|| {
+            let message = format!(
+                "this is not valid YAML: an item of a list begins with `- `, with a space\n\
+                 write `- {rest}`"
+            );
+            SyntaxError((index + 1, text.len() - item.len() + 1), message)
+        })
+    })
+    .next()
 }

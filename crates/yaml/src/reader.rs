@@ -69,7 +69,7 @@ impl Document {
     /// Reports an error and cuts its node out of the tree, so that the next try gets further.
     fn prune(&mut self, root: NodeId, error: Error, diagnostics: &mut Diagnostics) {
         let span = error.span.unwrap_or(self.span(root));
-        let rate = rate(self, span.node, &error);
+        let (rate, keys) = (rate(self, span.node, &error), error.outdented_keys());
         let mut stands_for: Vec<&str> = self.best_match(span.node, &error).into_iter().collect();
         if rate.is_some() {
             stands_for = RATE.to_vec();
@@ -85,18 +85,31 @@ impl Document {
                 .first_help(self.variable_help(span))
                 .maybe_help(rate.or(error.help))
         });
-        if let Some(node) = self.node_mut(span.node) {
+        let outdented: Vec<NodeId> = self.outdented(span.node, keys).collect();
+        for node in outdented {
+            self.cut(node, reported, Vec::new());
+        }
+        self.cut(span.node, reported, stands_for);
+    }
+
+    fn cut(&mut self, node: NodeId, reported: Reported, stands_for: Vec<&'static str>) {
+        if let Some(node) = self.node_mut(node) {
             node.pruned = Some(reported);
         }
-        self.pruned_nodes.push(PrunedNode {
-            node: span.node,
-            stands_for,
-        });
+        self.pruned_nodes.push(PrunedNode { node, stands_for });
+    }
+
+    /// What stands right behind a key, in its column, and was meant to stand below it.
+    fn outdented<'d>(&'d self, id: NodeId, keys: &'d [&str]) -> impl Iterator<Item = NodeId> + 'd {
+        let parent = self.node(id).and_then(|node| node.parent);
+        let siblings = parent.into_iter().flat_map(|it| self.all_children(it));
+        let behind = siblings.skip_while(move |it| *it != id).skip(1);
+        behind.take_while(|it| self.key(*it).is_some_and(|key| keys.contains(&key)))
     }
 
     /// The known key that an unknown one was most likely written for.
     fn best_match(&self, node: NodeId, error: &Error) -> Option<&'static str> {
-        best_match(self.key(node)?, error.unknown_among)
+        best_match(self.key(node)?, error.unknown_among())
     }
 
     /// The reported error that this one follows from: a key is missing only because it was cut out.
@@ -177,6 +190,28 @@ impl<'d> Reader<'d> {
             Content::Scalar { text, .. } => Unexpected::Str(text),
             Content::Sequence(_) => Unexpected::Seq,
             Content::Mapping(_) => Unexpected::Map,
+        }
+    }
+
+    /// Why nothing cannot stand for these keys. Where they stand beside the key instead of below it,
+    /// the remedy is to move them.
+    fn lacks_indented_keys(&self, fields: &'static [&'static str]) -> Error {
+        let error: Error = de::Error::invalid_type(self.found(), &"keys and values");
+        let is_beside = self.document.outdented(self.id, fields).next().is_some();
+        match self.document.key(self.id).filter(|_| is_beside) {
+            Some(key) => {
+                let help = format!("indent its keys deeper than `{key}`");
+                error.help(help).outdented(fields)
+            }
+            None => error.help(format!("its keys are {}", fields.join(", "))),
+        }
+    }
+
+    /// Why nothing cannot stand here, where `read` is what came of reading it as a value.
+    fn no_value<T>(read: Result<T, Error>, help: &str) -> Error {
+        match read {
+            Err(error) if !error.outdented_keys().is_empty() => error,
+            _ => Error::new("there is no value").help(help),
         }
     }
 
@@ -290,7 +325,8 @@ impl<'d> Deserializer<'d> for Reader<'d> {
     /// not pass for the default.
     fn deserialize_option<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
         if self.is_null() {
-            Err(Error::new("there is no value").help("write one, or leave the key out"))
+            let help = "write one, or leave the key out";
+            Err(Self::no_value(visitor.visit_some(self), help))
         } else {
             visitor.visit_some(self)
         }
@@ -315,7 +351,10 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         } else if name == MAY_BE_EMPTY && self.is_null() {
             visitor.visit_newtype_struct(UnitDeserializer::new())
         } else if name == REQUIRED && self.is_null() {
-            Err(Error::new("there is no value").help("write one"))
+            Err(Self::no_value(
+                visitor.visit_newtype_struct(self),
+                "write one",
+            ))
         } else if name == WORD_OR && !matches!(self.node.content, Content::Mapping(_)) {
             self.deserialize_any(visitor)
         } else {
@@ -335,6 +374,8 @@ impl<'d> Deserializer<'d> for Reader<'d> {
             visitor.visit_seq(SpanThenValue::new(span, self))
         } else if let Some(error) = self.lacks_keys(fields) {
             Err(error)
+        } else if self.is_null() && !fields.is_empty() {
+            Err(self.lacks_indented_keys(fields))
         } else if let Content::Sequence(_) = self.node.content {
             // Serde would take its items for the values of the keys.
             let error: Error = de::Error::invalid_type(self.found(), &"keys and values");

@@ -123,6 +123,42 @@ fn a_text_for_keys_and_a_value_for_a_word_are_told_what_to_write() {
     }
 }
 
+/// Each of the keys that were meant to stand below was an error of its own.
+#[test]
+fn keys_that_lack_indentation_are_one_error_with_the_remedy() {
+    let read = |text: &str| {
+        let mut found = Diagnostics::default();
+        let _ = Document::parse(0, "zoo.yaml", text, &mut found).read::<Cage>(&mut found);
+        found.to_string()
+    };
+    insta::assert_snapshot!(read("lock:\nkey: brass\nside: north\nsze: 1\n"), @r#"
+    zoo.yaml:1:5: lock: expected keys and values, found nothing
+      indent its keys deeper than `lock`
+    zoo.yaml:4:1: sze: unknown key "sze"
+      did you mean "side"?
+    2 errors, 0 warnings
+    "#);
+    insta::assert_snapshot!(read("lock:\nside: north\n"), @r"
+    zoo.yaml:1:5: lock: there is no value
+      write one, or leave the key out
+    1 error, 0 warnings
+    ");
+}
+
+#[test]
+fn an_item_without_a_space_is_told_where_it_stands() {
+    let found = |text: &str| read(text).1.to_string();
+    insta::assert_snapshot!(found("name: a\nanimals:\n  -kind: cow\n    legs: 4\n"), @"
+    zoo.yaml:3:3: this is not valid YAML: an item of a list begins with `- `, with a space
+      write `- kind: cow`
+    1 error, 0 warnings
+    ");
+    let later = "name: a\nanimals:\n  - kind: cow\n  # another\n  -kind: hen\n  - kind: dog\n";
+    assert!(found(later).contains("zoo.yaml:5:3: "), "{}", found(later));
+    let other = found("a: -b\nc: d\n e: [\n");
+    assert!(!other.contains("with a space"), "{other}");
+}
+
 #[test]
 fn a_list_is_not_taken_for_the_values_of_keys() {
     let mut found = Diagnostics::default();

@@ -46,6 +46,20 @@ const TIME_UNITS: [(&str, u64); 9] = [
     ("ns", 1),
 ];
 
+/// Other words for the units, in lower case.
+const UNIT_WORDS: [(&str, &str); 7] = [
+    ("d", "d day days"),
+    ("h", "h hr hrs hour hours"),
+    ("m", "m min mins minute minutes"),
+    ("s", "s sec secs second seconds"),
+    ("ms", "ms msec msecs millis millisecond milliseconds"),
+    ("us", "us usec usecs micros microsecond microseconds"),
+    ("ns", "ns nsec nsecs nanos nanosecond nanoseconds"),
+];
+
+/// A longer text is not looked through for words.
+const MAX_SPELLED_BYTES: usize = 64;
+
 /// A duration as it is written in a configuration; at most 2^64 - 1 nanoseconds, or 584 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HumanDuration(pub Duration);
@@ -68,6 +82,11 @@ pub enum HumanDurationError {
     /// Its unit is none of those known.
     #[error("the duration `{0}` has the unknown unit `{1}`\nunits are ns, us, ms, s, m, h and d")]
     UnknownUnit(String, String),
+    /// It is written in another way, with words or spaces, that says as clearly how long it is.
+    #[error(
+        "`{0}` is not how a duration is written\nwrite `{1}`; units are ns, us, ms, s, m, h and d"
+    )]
+    Spelled(String, HumanDuration),
     /// It is longer than 584 years.
     #[error("the duration `{0}` is longer than 584 years")]
     TooLong(String),
@@ -80,6 +99,15 @@ impl FromStr for HumanDuration {
     type Err = HumanDurationError;
 
     fn from_str(text: &str) -> Result<Self, HumanDurationError> {
+        Self::in_short_units(text).map_err(|error| match spelled(text) {
+            Some(meant) => HumanDurationError::Spelled(text.to_owned(), meant),
+            None => error,
+        })
+    }
+}
+
+impl HumanDuration {
+    fn in_short_units(text: &str) -> Result<Self, HumanDurationError> {
         let malformed = || HumanDurationError::Malformed(text.to_owned());
         let mut nanos: u128 = 0;
         let mut rest = text;
@@ -96,6 +124,34 @@ impl FromStr for HumanDuration {
             .map(|nanos| Self(Duration::from_nanos(nanos)))
             .map_err(|_| HumanDurationError::TooLong(text.to_owned()))
     }
+}
+
+/// What `1 minute`, `2 Days` or `1M` mean. Months and years have no length of their own.
+fn spelled(text: &str) -> Option<HumanDuration> {
+    if text.len() > MAX_SPELLED_BYTES {
+        return None;
+    }
+    let mut short = String::new();
+    for part in split_words(text) {
+        short += match part {
+            number if number.starts_with(|c: char| c.is_ascii_digit() || c == '.') => number,
+            word => {
+                UNIT_WORDS
+                    .iter()
+                    .find(|(_, words)| words.split(' ').any(|it| it.eq_ignore_ascii_case(word)))?
+                    .0
+            }
+        };
+    }
+    HumanDuration::in_short_units(&short).ok()
+}
+
+/// Numbers and words, without the spaces between them.
+fn split_words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace().flat_map(|part| {
+        let (number, word) = split_where(part, |c| !c.is_ascii_digit() && c != '.');
+        [number, word].into_iter().filter(|it| !it.is_empty())
+    })
 }
 
 /// Nanoseconds of one number with its unit; what is less than a nanosecond is dropped.
@@ -481,6 +537,27 @@ mod tests {
         the duration `3w` has the unknown unit `w`
         units are ns, us, ms, s, m, h and d
         ");
+        insta::assert_snapshot!(error("1 Minute"), @r"
+        `1 Minute` is not how a duration is written
+        write `1m`; units are ns, us, ms, s, m, h and d
+        ");
+        for (text, meant) in [
+            ("1min", "1m"),
+            ("1 m", "1m"),
+            ("1M", "1m"),
+            ("1hour", "1h"),
+            ("2 days", "2d"),
+            ("1 hour 30 minutes", "1h30m"),
+            ("1.5 secs", "1s500ms"),
+            ("20 milliseconds", "20ms"),
+        ] {
+            let told = error(text);
+            assert!(
+                told.contains(&format!("\nwrite `{meant}`;")),
+                "{text}: {told}"
+            );
+        }
+        assert!(error("1 month").contains("unknown unit"));
         assert!(error("9999999999d").contains("longer than 584 years"));
         assert!(error("99999999999999999999999999999999999999999s").contains("584 years"));
         for text in ["", "s", "-1s", "1..5s", "soon", ".s", "1 s"] {

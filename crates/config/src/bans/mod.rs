@@ -21,7 +21,7 @@ use weir_yaml::{
 use crate::gateway::capabilities::{of_ban, of_blocked, strikes};
 use crate::gateway::lacks_accounts;
 use crate::gateway::schema::Gateway;
-use crate::limits::{LimitTable, enforcement, key_sources, status_set};
+use crate::limits::{LimitTable, enforcement, key_sources, quota_remedy, status_set};
 use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, rejection};
 
 use obeying_clients::warn_of_obeying_clients;
@@ -186,7 +186,10 @@ fn strike_quota(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<Quo
         QuotaError::ZeroBurst => QuotaError::ZeroCount,
         error => error,
     });
-    cx.ok(span, quota)
+    quota.map_err(|error| {
+        let help = quota_remedy(error).map(str::to_owned);
+        cx.error(span, error.to_string()).maybe_help(help)
+    })
 }
 
 fn schedule(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<BanSchedule> {

@@ -10,7 +10,7 @@ use weir_yaml::{Lowered, Lowering, Secret, Span, Spanned, all, suggest};
 use super::schema::{Admin, Gateway};
 use crate::settings::AdminToken;
 
-pub(super) const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
+pub(super) const MAKE_A_KEY: &str = "make a key with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
 and say `hash_key: {file: hash.key}`";
 
 const MAKE_A_TOKEN: &str = "make one with `openssl rand -hex 32 > admin.token`, \
@@ -158,7 +158,8 @@ pub(super) fn require_key(
     if let Some(accounts) = accounts.filter(|_| serves && !shared) {
         cx.warn(
             accounts.span,
-            "the hashes of accounts change at each restart",
+            "the hashes of accounts change at each restart: ids in the log, and overrides and bans \
+             by a hash, match no account then",
         )
         .help(MAKE_A_KEY);
     }

@@ -136,9 +136,19 @@ fn refuse_zeros(
     ];
     let mut none = Ok(());
     for (span, zero) in zeros.into_iter().flatten() {
-        none = Err(cx.error(span, zero.to_string()).into());
+        let help = remedy(zero).map(str::to_owned);
+        none = Err(cx.error(span, zero.to_string()).maybe_help(help));
     }
     none
+}
+
+/// What to write instead of what makes no quota, where the error does not say it.
+pub(crate) fn remedy(error: QuotaError) -> Option<&'static str> {
+    match error {
+        QuotaError::ZeroPeriod => Some("write a time such as `1m`"),
+        QuotaError::LogTooLong => Some("choose sliding_window, which remembers some sixty numbers"),
+        _ => None,
+    }
 }
 
 /// A key that is there. One that is there in error was told of already.
@@ -152,9 +162,24 @@ fn required<T>(
         let in_error = cx.sources.key_in_error(written.span, &[key]);
         in_error.unwrap_or_else(|| {
             let message = format!("the key \"{key}\" is missing");
-            cx.error(written.name, message).into()
+            let help = what_to_write(key, written);
+            cx.error(written.name, message).help(help)
         })
     })
+}
+
+/// What is to be written under a key, beside what is there already.
+fn what_to_write(key: &str, written: &QuotaParameters) -> String {
+    let count = written.count.map(|count| count.value);
+    let count = count.filter(|count| *count > 0).unwrap_or(100);
+    match key {
+        "burst" => format!(
+            "write how many pass at once: `burst: {count}` for as many as the count, or fewer"
+        ),
+        "count" => "write how many come back in a `period`, such as `count: 100`".to_owned(),
+        "period" => "write in which time `count` come back, such as `period: 1m`".to_owned(),
+        _ => "write how many may be in flight, such as `in_flight: 10`".to_owned(),
+    }
 }
 
 fn period(
@@ -202,8 +227,7 @@ fn refuse_quota(
         QuotaError::ToleranceTooLong if burst.value > count.value => burst.span,
         _ => count.span,
     };
-    let help = (error == QuotaError::LogTooLong)
-        .then(|| "choose sliding_window, which remembers some sixty numbers".to_owned());
+    let help = remedy(error).map(str::to_owned);
     cx.error(span, error.to_string()).maybe_help(help)
 }
 

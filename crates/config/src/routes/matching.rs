@@ -48,6 +48,10 @@ fn path(cx: &mut Lowering<'_>, written: &Match) -> Lowered<(PathPattern, Option<
                 let message = format!("{error}, or say it by `path_regex`");
                 cx.refuse(text.span, &message)
             }
+            PatternError::Url(_, _, ref host) if !host.is_empty() => {
+                let message = format!("{error}, and `host: {host:?}` beside it");
+                cx.refuse(text.span, &message)
+            }
             _ => cx.refuse(text.span, &error),
         }),
         None => Ok(PathPattern::everything()),

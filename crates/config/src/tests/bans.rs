@@ -110,6 +110,7 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:9:5: bans.two.strikes: nothing is a strike
       say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`; a ban by hand needs no `strikes`
     gateway.yaml:9:33: bans.two.strikes.period: period must be longer than zero
+      write a time such as `1m`
     gateway.yaml:11:10: bans.two.max: `max` does not apply to bans that do not grow
       say by how much they do, such as `factor: 4`, or leave it out
     gateway.yaml:12:14: bans.two.enforce: `10` has no unit

@@ -182,8 +182,8 @@ client_address: {trusted_proxies: [10.0.0.1/8], header: x-real-ip}
       paths are relative to the folder of gateway.yaml
     gateway.yaml:6:36: client_address.trusted_proxies[0]: `10.0.0.1/8` is an address within its network
       write `10.0.0.0/8`
-    gateway.yaml:5:1: warning: account: the hashes of accounts change at each restart
-      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+    gateway.yaml:5:1: warning: account: the hashes of accounts change at each restart: ids in the log, and overrides and bans by a hash, match no account then
+      make a key with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
     7 errors, 1 warning
     "#);
     let gateway = r#"
@@ -316,11 +316,15 @@ defaults: {on_denied: shadow}
 
 #[test]
 fn a_missing_file_is_told_with_what_to_do() {
-    insta::assert_snapshot!(Folder::with(&[]).findings(), @r#"
-    gateway.yaml: there is no such file
-      name it with --config, or run in its folder
-    1 error, 0 warnings
-    "#);
+    // Where the package is installed, its own configuration is named as well.
+    let told = Folder::with(&[]).findings();
+    let places =
+        "gateway.yaml: there is no such file\n  name it with --config, or run in its folder; ";
+    assert!(told.starts_with(places), "{told}");
+    assert!(
+        told.ends_with("; `weir init` writes a new one\n1 error, 0 warnings"),
+        "{told}"
+    );
     insta::assert_snapshot!(Folder::with(&[("gateway.yaml", SMALLEST)]).findings(), @r#"
     limits/defaults.yaml: there is no such file
       limits are defined there, or in gateway.yaml; `limits` has them or names the folder
@@ -374,7 +378,7 @@ routes:
     let folder = Folder::with(&[("gateway.yaml", gateway), ("limits/defaults.yaml", limits)]);
     insta::assert_snapshot!(folder.findings(), @r#"
     gateway.yaml:3:9: store.redis: limit "Requests" counts a value that may be secret; gateways that share Redis need the same key to hash it
-      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+      make a key with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
     1 error, 0 warnings
     "#);
     folder.write("hash.key", "short\n");
@@ -384,7 +388,7 @@ routes:
     );
     insta::assert_snapshot!(folder.findings(), @r#"
     gateway.yaml:1:1: hash_key: the key has fewer than 16 bytes
-      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+      make a key with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
     1 error, 0 warnings
     "#);
     folder.write("hash.key", "0123456789abcdef0123456789abcdef\n");
@@ -1190,8 +1194,10 @@ B: {per: address, algorithm: fixed_window, calendar: day, count: 0}
     limits/defaults.yaml:1:43: RequestsPerAddress.burst: burst must be at least 1
     limits/defaults.yaml:1:53: RequestsPerAddress.count: count must be at least 1
     limits/defaults.yaml:1:64: RequestsPerAddress.period: period must be longer than zero
+      write a time such as `1m`
     limits/defaults.yaml:2:60: A.count: count must be at least 1
     limits/defaults.yaml:2:71: A.period: period must be longer than zero
+      write a time such as `1m`
     limits/defaults.yaml:3:66: B.count: count must be at least 1
     "#);
 }
@@ -1247,9 +1253,12 @@ I: {per: address, count: 1}
     limits/defaults.yaml:8:30: G.algorithm: "sliding_windows" is not known here
       did you mean "sliding_window"?
     limits/defaults.yaml:9:1: H: the key "period" is missing
+      write in which time `count` come back, such as `period: 1m`
     limits/defaults.yaml:9:53: H.count: count must be at least 1
     limits/defaults.yaml:10:1: I: the key "burst" is missing
+      write how many pass at once: `burst: 1` for as many as the count, or fewer
     limits/defaults.yaml:10:1: I: the key "period" is missing
+      write in which time `count` come back, such as `period: 1m`
     limits/overrides.yaml:1:14: [0].F.burst: the burst of a sliding_log is its count
       leave `burst` out, or say 2
     "#);
@@ -1402,6 +1411,24 @@ fn what_is_no_yaml_gets_the_remedy_for_its_cause() {
     );
     let unquoted = said("routes: [@app]\n");
     assert!(unquoted.contains("stands in quotes"), "{unquoted}");
+}
+
+/// It was eleven errors, the first of them without a remedy.
+#[test]
+fn a_ban_that_lacks_indentation_is_one_error() {
+    let bans = "
+bans:
+  abusers:
+  per: address
+  for: 1h
+  strikes: {limits: RequestsPerAddress, count: 10, period: 1m}
+  scanners: {per: address, for: 1h}
+";
+    insta::assert_snapshot!(findings(&format!("{SMALLEST}{bans}")), @r"
+    gateway.yaml:10:10: bans.abusers: expected keys and values, found nothing
+      indent its keys deeper than `abusers`
+    1 error, 0 warnings
+    ");
 }
 
 /// What nginx, Envoy, Traefik and compose files have, and where it belongs here.

@@ -86,10 +86,14 @@ Ten: {per: account, in_flight: ten}
     limits/defaults.yaml:4:62: AtOncePerAccount.count_denied: `count_denied` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
     limits/defaults.yaml:5:1: Neither: the key "count" is missing
+      write how many come back in a `period`, such as `count: 100`
     limits/defaults.yaml:5:1: Neither: the key "burst" is missing
+      write how many pass at once: `burst: 100` for as many as the count, or fewer
     limits/defaults.yaml:5:1: Neither: the key "period" is missing
+      write in which time `count` come back, such as `period: 1m`
     limits/defaults.yaml:6:32: Ten.in_flight: expected a whole number, found `ten`
     limits/overrides.yaml:2:3: [0].AtOncePerAddress: the key "in_flight" is missing
+      write how many may be in flight, such as `in_flight: 10`
     limits/overrides.yaml:2:29: [0].AtOncePerAddress.burst: `burst` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
     limits/overrides.yaml:3:33: [1].AtOncePerAddress.in_flight: in_flight must be at least 1

@@ -62,6 +62,13 @@ fn what_cannot_be_matched_is_refused() {
             ["unknown key \"regx\"", "did you mean \"regex\"?"],
         ),
         (
+            "path: \"http://x:80/login?next=a\"",
+            [
+                "is a URL, and not a path",
+                "write \"/login\", and `host: \"x\"` beside it",
+            ],
+        ),
+        (
             "headers: {x-a: {regex: \"[\"}}",
             ["match.headers.x-a.regex", "unclosed character class"],
         ),

@@ -331,8 +331,8 @@ log: {account: plain}
 - Calls: {burst: 3, count: 3, period: 1s, ids: [510E0C1B3BD7C9A8C1D5B5FB3A1C2D4E, acme]}
 ";
     insta::assert_snapshot!(findings(&gateway, &defaults, overrides), @r#"
-    gateway.yaml:8:1: warning: account: the hashes of accounts change at each restart
-      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+    gateway.yaml:8:1: warning: account: the hashes of accounts change at each restart: ids in the log, and overrides and bans by a hash, match no account then
+      make a key with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
     gateway.yaml:8:32: warning: account[1]: the log shows this secret to all who read it
       leave out `log.account: plain`, or name accounts by something else
     gateway.yaml:9:20: warning: allow.accounts[0]: "510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e" is taken for a name, but looks like a hash

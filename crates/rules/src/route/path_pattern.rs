@@ -198,6 +198,9 @@ fn check_form(text: &str) -> Result<(), PatternError> {
     if text.is_empty() {
         return Err(PatternError::Empty);
     }
+    if let Some((host, path)) = split_url(text) {
+        return Err(PatternError::Url(text.to_owned(), path, host));
+    }
     if is_regular_expression(text) {
         return Err(PatternError::RegularExpression(
             text.to_owned(),
@@ -227,6 +230,24 @@ fn check_form(text: &str) -> Result<(), PatternError> {
         ));
     }
     Ok(())
+}
+
+/// The host of a URL, without its port, and its path.
+fn split_url(text: &str) -> Option<(String, String)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at(end);
+    let path = rest.split(['?', '#']).next().unwrap_or_default();
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    is_scheme.then(|| {
+        let path = if path.is_empty() { "/" } else { path };
+        (host.to_owned(), normal_path(path).into_owned())
+    })
 }
 
 impl Segment {
@@ -396,6 +417,9 @@ pub enum PatternError {
         "{0:?} has its '*' in the wrong place; write \"*.example.com\", or leave the host out for any"
     )]
     HostWildcard(String),
+    /// A URL, its path and its host.
+    #[error("{0:?} is a URL, and not a path; write {1:?}")]
+    Url(String, String, String),
     /// A path does not start with a slash.
     #[error("{0:?} does not start with '/'; write {1:?}")]
     NoSlash(String, String),
@@ -452,6 +476,10 @@ mod tests {
     fn a_bad_path_is_told_what_to_write_instead() {
         for (text, help) in [
             ("login", "write \"/login\""),
+            ("http://x/login", "write \"/login\""),
+            ("https://x.example:8443/a/?b=c", "write \"/a\""),
+            ("https://x.example", "write \"/\""),
+            ("http://x/api/*", "write \"/api/*\""),
             ("/login/", "write \"/login\""),
             ("/%6cogin", "write \"/login\""),
             ("//a/../b/*", "write \"/b/*\""),
