@@ -67,7 +67,7 @@ use self::gateway::Gateway;
 use self::reloads::{Environment, Source};
 #[cfg(feature = "internals")]
 pub use self::socketless::SocketlessGateway;
-use self::sockets::{OpenSockets, Sockets, UdpSockets};
+use self::sockets::{AddressKey, OpenSockets, Sockets, UdpSockets};
 #[cfg(feature = "internals")]
 pub use self::stack::Layers;
 pub(crate) use self::stack::refusal;
@@ -164,8 +164,9 @@ async fn serve(
     let listeners = acme.configure(&settings.listen);
     let sockets = Sockets::new(&listeners, acme.challenges(), &metrics);
     sockets.export_expiry(&metrics);
-    let clients = Bound::new(&open, &sockets.addresses(), count).await?;
-    let admin = Bound::new(&open, settings.process.admin.as_slice(), NonZeroUsize::MIN).await?;
+    let clients = Bound::new(&open, AddressKey::Listen, &sockets.addresses(), count).await?;
+    let admin = settings.process.admin.as_slice();
+    let admin = Bound::new(&open, AddressKey::Admin, admin, NonZeroUsize::MIN).await?;
     let listening = clients.listeners.addresses().to_vec();
     let by_udp = UdpSockets::open(&settings, &listening, &sockets, open.takes_over())?;
     let handles = (clients.listeners.handles()?, admin.listeners.handles()?);
@@ -243,10 +244,11 @@ struct Bound {
 impl Bound {
     async fn new(
         open: &OpenSockets,
+        key: AddressKey,
         addresses: &[SocketAddr],
         workers: NonZeroUsize,
     ) -> Result<Self, RunError> {
-        let listeners = open.listen(addresses, workers).await?;
+        let listeners = open.listen(key, addresses, workers).await?;
         let (drain, draining) = Drain::new();
         drain.keep_open(listeners.managed());
         Ok(Self {

@@ -105,13 +105,36 @@ fn a_port_that_is_taken_ends_with_1_and_says_why() {
     let file = folder.path().join("gateway.yaml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replacen("127.0.0.1:0", &address, 1)).unwrap();
+    for (arguments, expected) in [
+        (
+            &[][..],
+            "another process listens there: if it is a gateway of yours, `weir run --takeover` takes \
+             its place; otherwise write another port under `listen`",
+        ),
+        // It told those to take over who had done so.
+        (
+            &["run", "--takeover"],
+            "no gateway of this user serves {address}, whose place `--takeover` would take: write \
+             another port under `listen`",
+        ),
+    ] {
+        let output = weir(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(1));
+        let (told, expected) = (stderr(&output), expected.replace("{address}", &address));
+        assert!(told.contains(&expected), "{told}");
+        assert!(told.contains("(`ss -ltnp` says who listens)"), "{told}");
+    }
+    // The address of the admin API is another key's.
+    let admin = format!("admin: {{address: \"{address}\"}}");
+    let lines = text.lines().map(|line| match line.starts_with("admin") {
+        true => admin.as_str(),
+        false => line,
+    });
+    fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
     let output = weir(folder.path(), &[]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).contains("another process listens there"),
-        "{}",
-        stderr(&output)
-    );
+    let told = stderr(&output);
+    let expected = "another process listens there: write another port under `admin`";
+    assert!(told.contains(expected), "{told}");
 }
 
 #[test]
@@ -441,7 +464,15 @@ fn what_init_writes_bans_by_hand_at_once_and_has_a_dashboard() {
     let app = format!("http://{}", upstream.address());
     let output = weir(
         folder.path(),
-        &["init", "--upstream", &app, "--listen", "127.0.0.1:0"],
+        &[
+            "init",
+            "--upstream",
+            &app,
+            "--limit",
+            "100/1000h",
+            "--listen",
+            "127.0.0.1:0",
+        ],
     );
     assert!(output.status.success(), "{}", stderr(&output));
     let path = folder.path().join("gateway.yaml");

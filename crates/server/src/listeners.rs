@@ -30,20 +30,32 @@ pub struct Listeners {
 
 /// An address that cannot be listened on.
 #[derive(Debug, Error)]
-#[error("cannot listen on {address}: {cause}{}", help(.cause))]
+#[error("cannot listen on {address}: {cause}{}", .remedy.as_deref().unwrap_or(help(.cause)))]
 pub struct BindError {
     /// The address as configured.
     pub address: SocketAddr,
     /// The system's answer.
     #[source]
     pub cause: io::Error,
+    /// What to do about it, if the caller knows more than the system's answer says.
+    pub remedy: Option<String>,
+}
+
+impl BindError {
+    /// An error without a remedy of its own.
+    pub fn new(address: SocketAddr, cause: io::Error) -> Self {
+        let remedy = None;
+        Self {
+            address,
+            cause,
+            remedy,
+        }
+    }
 }
 
 fn help(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::AddrInUse => {
-            "; another process listens there: `weir run --takeover` takes the place of the gateway that listens there"
-        }
+        io::ErrorKind::AddrInUse => "; another process listens there",
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need the capability CAP_NET_BIND_SERVICE"
         }
@@ -81,7 +93,7 @@ impl Listeners {
             });
             let inherited = inherited.sockets_at(address);
             let added = inherited.and_then(|sockets| listeners.add(address, only_v6, sockets));
-            added.map_err(|cause| BindError { address, cause })?;
+            added.map_err(|cause| BindError::new(address, cause))?;
         }
         Ok(listeners)
     }

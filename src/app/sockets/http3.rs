@@ -148,9 +148,9 @@ fn begin(opening: Opening, takes_over: bool) -> Result<(), BindError> {
             tokio::spawn(opening.open_when_free());
             Ok(())
         }
-        opened => opened.map_err(|error| BindError {
-            address: opening.address,
-            cause: io::Error::new(error.kind(), format!("by UDP, for HTTP/3: {error}")),
+        opened => opened.map_err(|error| {
+            let cause = format!("by UDP, for HTTP/3: {error}");
+            BindError::new(opening.address, io::Error::new(error.kind(), cause))
         }),
     }
 }

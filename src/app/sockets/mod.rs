@@ -39,7 +39,16 @@ const BIND_RETRIES: (Duration, usize) = (Duration::from_millis(100), 50);
 /// The source of the process's listening sockets.
 pub(super) struct OpenSockets {
     inherited: Inherited,
+    /// The first address, if this process was told to take the place of the gateway there.
+    takeover: Option<SocketAddr>,
     predecessor: Option<Predecessor>,
+}
+
+/// Whom an address is for, by the key that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddressKey {
+    Listen,
+    Admin,
 }
 
 impl OpenSockets {
@@ -57,6 +66,7 @@ impl OpenSockets {
         };
         Ok(Self {
             inherited,
+            takeover: first.copied(),
             predecessor,
         })
     }
@@ -69,6 +79,7 @@ impl OpenSockets {
     /// Listens on addresses, with existing sockets and new ones.
     pub(super) async fn listen(
         &self,
+        key: AddressKey,
         addresses: &[SocketAddr],
         workers: NonZeroUsize,
     ) -> Result<Listeners, BindError> {
@@ -84,8 +95,39 @@ impl OpenSockets {
                     retries -= 1;
                     sleep(pause).await;
                 }
-                listening => return listening,
+                listening => return listening.map_err(|error| self.with_remedy(error, key)),
             }
+        }
+    }
+
+    /// Says what to do about an address that another process has.
+    fn with_remedy(&self, error: BindError, key: AddressKey) -> BindError {
+        if error.cause.kind() != ErrorKind::AddrInUse {
+            return error;
+        }
+        let another = match key {
+            AddressKey::Listen => "write another port under `listen`",
+            AddressKey::Admin => "write another port under `admin`",
+        };
+        let who = match (self.takeover, key) {
+            (None, AddressKey::Listen) => {
+                "another process listens there: if it is a gateway of yours, `weir run --takeover` \
+                 takes its place; otherwise "
+                    .to_owned()
+            }
+            (Some(first), _) if self.predecessor.is_none() => {
+                format!(
+                    "another process listens there, and no gateway of this user serves {first}, \
+                     whose place `{TAKEOVER}` would take: "
+                )
+            }
+            (None, AddressKey::Admin) | (Some(_), _) => {
+                "another process listens there: ".to_owned()
+            }
+        };
+        BindError {
+            remedy: Some(format!("; {who}{another} (`ss -ltnp` says who listens)")),
+            ..error
         }
     }
 
