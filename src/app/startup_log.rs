@@ -272,7 +272,14 @@ fn describe_ban(policy: &BanPolicy) -> String {
         true => first.to_string(),
         false => format!("{first} to {longest}"),
     };
-    format!("{name}: {length} for {strikes} in {period}, per {per}")
+    let spared = match policy.workers {
+        workers @ 1.. if !policy.limits.is_empty() => format!(
+            " (no strikes: the first {} of a client that does not wait)",
+            pluralized(workers, "denial"),
+        ),
+        _ => String::new(),
+    };
+    format!("{name}: {length} for {strikes} in {period}{spared}, per {per}")
 }
 
 fn joined(per: &[KeySource]) -> String {
@@ -316,11 +323,36 @@ pub(super) fn describe_quota(quota: Quota) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_config::testing::{DEFAULTS, Folder, SMALLEST};
     use weir_limit::{Calendar, CalendarUnit};
 
     fn windowed(algorithm: Algorithm) -> String {
         let hour = Duration::from_secs(3600);
         describe_quota(Quota::windowed(algorithm, 5, hour).unwrap())
+    }
+
+    /// With `count: 10` a ban seemed not to work, as it took 30 denials.
+    #[test]
+    fn denials_that_are_no_strikes_are_told_of() {
+        let described = |workers: &str| {
+            let strikes = format!("{{limits: RequestsPerAddress, count: 10, period: 1m{workers}}}");
+            let bans =
+                format!("bans: {{abusers: {{per: address, for: 10m, strikes: {strikes}}}}}\n");
+            let folder = Folder::with(&[
+                ("gateway.yaml", &format!("{SMALLEST}{bans}")),
+                ("limits/defaults.yaml", DEFAULTS),
+            ]);
+            describe_ban(&folder.load().unwrap().access.bans[0])
+        };
+        assert_eq!(
+            described(""),
+            "abusers: 10m for 10 strikes in 1m (no strikes: the first 20 denials of a client that does \
+             not wait), per address/64"
+        );
+        assert_eq!(
+            described(", workers: 0"),
+            "abusers: 10m for 10 strikes in 1m, per address/64"
+        );
     }
 
     #[test]

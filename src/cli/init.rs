@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use weir_rules::HashKey;
-use weir_yaml::{HumanDuration, Severity};
+use weir_yaml::{HumanDuration, HumanDurationError, Severity};
 
 use super::new_files::{NewFiles, WriteError};
 use super::{BAD_CONFIGURATION, checked::Checked};
@@ -68,7 +68,10 @@ impl FromStr for Rate {
                 .ok()
                 .filter(|count| *count > 0)
                 .ok_or_else(malformed)?,
-            period: period.map_err(|_| malformed())?,
+            period: period.map_err(|error: HumanDurationError| match error {
+                HumanDurationError::Spelled(_, meant) => format!("write {count}/{meant}"),
+                _ => malformed(),
+            })?,
         })
     }
 }
@@ -321,7 +324,9 @@ routes:
     limits: [RequestsPerAddress]
 
 # `weir ban add abusers ADDRESS` keeps a client out for an hour. With `strikes: {{limits:
-# RequestsPerAddress, count: 100, period: 1m}}` beside `per`, clients that ignore denials are banned too.
+# RequestsPerAddress, count: 100, period: 1m}}` beside `per`, clients that ignore denials are banned
+# too. The first 20 denials of a client that does not wait are no strikes (`workers: 20`), as they may
+# be those of 20 workers, so 120 ban it.
 bans:
   abusers: {{per: address, for: 1h}}
 
@@ -422,6 +427,9 @@ mod tests {
         }
         for text in ["100", "0/1m", "x/1m", "5/", "5/1", "-1/s"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+        for (text, told) in [("100/min", "write 100/1m"), ("5/1 Hour", "write 5/1h")] {
+            assert_eq!(text.parse::<Rate>().unwrap_err(), told);
         }
     }
 }

@@ -104,7 +104,10 @@ fn write_strikes(
         let limits = policy.limits.join(" and ");
         strikes.push(match policy.workers {
             0 => format!("denials by {limits}"),
-            workers => format!("denials by {limits} beyond those that {workers} workers explain"),
+            workers => format!(
+                "denials by {limits}, but for the first {workers} of a client that does not wait \
+                 (`workers`)"
+            ),
         });
     }
     if !policy.statuses.is_empty() {
@@ -240,7 +243,7 @@ routes:
 
         ban abusers: watches, per address/64
           bucket :ban:abusers:203.0.113.9
-          strikes: denials by RequestsPerAddress beyond those that 20 workers explain; answers of 404, 5xx; other paths than this
+          strikes: denials by RequestsPerAddress, but for the first 20 of a client that does not wait (`workers`); answers of 404, 5xx; other paths than this
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
           the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
           dry run: is enforced on no subject
@@ -291,7 +294,7 @@ routes:
 
         ban abusers: watches, per address/64
           bucket :ban:abusers:203.0.113.9
-          strikes: denials by RequestsPerAddress beyond those that 20 workers explain; answers of 404, 5xx; this path
+          strikes: denials by RequestsPerAddress, but for the first 20 of a client that does not wait (`workers`); answers of 404, 5xx; this path
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
           the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
           dry run: is enforced on no subject
