@@ -231,3 +231,15 @@ fn rates_of_the_first_hour_are_never_divided_by_a_whole_one() {
     let least = 120.0 / (elapsed + 1.0) - 0.01;
     assert!(rate >= least, "{subject} after {elapsed} s");
 }
+
+#[test]
+fn a_server_that_speaks_no_tls_never_looks_as_if_nothing_listened_there() {
+    let upstream = Upstream::start();
+    let server = upstream.address();
+    let upstreams = format!("{{app: {{servers: [\"https://{server}\"]}}}}");
+    let gateway = Setup::with_upstreams(&upstreams).start();
+    assert_eq!(gateway.send(&get("/")).status, StatusCode::BAD_GATEWAY);
+    let expected = format!("{server} (it and the gateway cannot agree on TLS)");
+    let told = text_of(&gateway, "upstream");
+    assert!(told.contains(&expected), "{told}");
+}

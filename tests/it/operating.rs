@@ -310,14 +310,19 @@ fn a_crowd_that_waits_is_told_of_by_its_number_and_banned_only_when_it_goes_on()
         .start();
     let customer = from("203.0.113.7");
     assert_eq!(gateway.statuses(&customer, 10), [200; 10]);
+    // A person who tries again is no crowd.
+    assert_eq!(gateway.statuses(&customer, 4), [429; 4]);
+    let table = printed(&gateway, &["top"]);
+    let wants = "OVER LIMIT  203.0.113.7 wants more than Logins allows: ";
+    assert!(table.starts_with(wants), "{table}");
     // Each of so many workers is told when to come back.
-    assert_eq!(gateway.statuses(&customer, 20), [429; 20]);
+    assert_eq!(gateway.statuses(&customer, 16), [429; 16]);
     let table = printed(&gateway, &["top"]);
     let (found, rest) = table.split_once('\n').unwrap();
     let of = |workers: u32| {
         format!(
-            "OVER LIMIT  203.0.113.7 has about {workers} workers that wait as they are told, and Logins \
-             is too small for them: it denies "
+            "OVER LIMIT  203.0.113.7 may be about {workers} workers that wait as they are told, for \
+             which Logins is too small: it denies "
         )
     };
     assert!(

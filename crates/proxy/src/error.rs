@@ -175,9 +175,8 @@ impl ProxyError {
     pub(super) fn failure(&self) -> Option<Failure> {
         match self {
             Self::Connect { source, .. } if is_refusal(source) => Some(Failure::Refused),
-            Self::Connect { .. } | Self::Tls { .. } | Self::ConnectTimeout { .. } => {
-                Some(Failure::Connect)
-            }
+            Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Failure::Connect),
+            Self::Tls { .. } => Some(Failure::Tls),
             Self::ResponseTimeout { .. } => Some(Failure::Timeout),
             Self::Closed { .. }
             | Self::BrokenOff { .. }

@@ -56,9 +56,9 @@ const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// worker that is late, comes to two, and workers that begin are denied once more.
 const DENIED_PER_UNIT: u64 = 3;
 
-/// A bucket is shared by a crowd from so many clients on that wait for it. One that is alone may be
-/// taken for two, as it waits whole seconds.
-const MIN_CROWD: u64 = 3;
+/// A bucket may be shared by a crowd from so many clients on that wait for it. A person who tries again
+/// and again, and does not wait, is told as many waits as a few workers.
+const MIN_CROWD: u64 = MIN_REQUESTS;
 
 /// Report the network instead of its clients from this many abusers on, or from this many clients
 /// on that are denied seldom each, but mostly in all.
@@ -510,7 +510,7 @@ impl<'s> Finding<'s> {
                 self.used_percent
             ),
             (Kind::OverLimit, _) if let Some(crowd) = self.crowd => format!(
-                "has {crowd} that wait as they are told, and {limit} is too small for them: it denies \
+                "may be {crowd} that wait as they are told, for which {limit} is too small: it denies \
                  {denied} of their {sent}{also}"
             ),
             _ => format!("wants more than {limit} allows: {denied} of its {sent} are denied{also}"),

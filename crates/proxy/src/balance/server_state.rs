@@ -130,6 +130,8 @@ pub(crate) enum Failure {
     Refused,
     /// It cannot be connected to for another reason, or not in time.
     Connect,
+    /// It and the gateway cannot agree on TLS, as where it speaks plain HTTP.
+    Tls,
     Timeout,
     /// It closed the connection, or what it sent is not a response.
     Response,
@@ -142,6 +144,7 @@ impl Failure {
     fn as_str(self) -> &'static str {
         match self {
             Self::Refused | Self::Connect => "it cannot be connected to",
+            Self::Tls => "it and the gateway cannot agree on TLS",
             Self::Timeout => "it does not respond in time",
             Self::Response => "it closes connections, or sends no valid responses",
             Self::Status => "it responds with statuses that are failures",
@@ -361,7 +364,7 @@ impl ServerState {
         }
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         let is_enough = match failure {
-            Failure::Refused | Failure::Connect => true,
+            Failure::Refused | Failure::Connect | Failure::Tls => true,
             // It has answered nothing in all this time, so it is not just one request that takes
             // long.
             Failure::Timeout if self.responded_at.load(Relaxed) < self.stamp(began) => true,
