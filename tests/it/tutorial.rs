@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 
 use regex::Regex;
+use weir_yaml::HumanDuration;
 
 use crate::support::page::{Block, blocks};
 use crate::support::shell::Shell;
@@ -43,23 +44,61 @@ const SLOW: [(&str, &str); 5] = [
 ];
 
 /// Commands that only look, at what comes about in a moment.
-const LOOKS: [&str; 5] = ["cat ", "grep ", "redis-cli ", "weir ban list", "weir top "];
+const LOOKS: [&str; 3] = ["cat ", "weir ban list", "weir top "];
+
+/// What [`SLOW`] multiplies periods by.
+const SLOWNESS: f64 = 1000.0;
 
 /// Whether these are the lines that the page prints, where `...` stands for anything, and as a line of
-/// its own for any lines. Times are others than those of the page.
+/// its own for any lines. Times are longer than those of the page.
 fn is_as_printed(printed: &[&str], lines: &[String]) -> bool {
-    let times = r"\b(t=|w=|retry-after: )\d+|\b(\d+(ms|s|m|h|d))+\b";
+    let times = r"\b(?:t=|w=|retry-after: )(\d+)|\b((?:\d+(?:ms|s|m|h|d))+)\b";
     let times = Regex::new(times).unwrap();
-    let masked = |line: &str| times.replace_all(line.trim_end(), "TIME").into_owned();
-    let mut pattern = String::from("^");
-    for line in printed {
-        pattern += &match *line {
-            "..." => "(?:.*\n)*".to_owned(),
-            line => regex::escape(&masked(line)).replace(r"\.\.\.", ".*") + "\n",
-        };
+    let literal = |text: &str| regex::escape(text).replace(r"\.\.\.", ".*");
+    let (mut pattern, mut on_page) = (String::from("^"), Vec::new());
+    for line in printed.iter().map(|line| line.trim_end()) {
+        if line == "..." {
+            pattern += "(?:.*\n)*";
+            continue;
+        }
+        let mut end = 0;
+        for found in times.captures_iter(line) {
+            let time = found.get(1).or(found.get(2)).unwrap();
+            pattern += &(literal(&line[end..time.start()]) + r"\b([\da-z]+)\b");
+            on_page.push(time.as_str());
+            end = time.end();
+        }
+        pattern += &(literal(&line[end..]) + "\n");
     }
-    let text: String = lines.iter().map(|line| masked(line) + "\n").collect();
-    Regex::new(&(pattern + "$")).unwrap().is_match(&text)
+    let text: String = lines
+        .iter()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect();
+    let found = Regex::new(&(pattern + "$")).unwrap();
+    let Some(found) = found.captures(&text) else {
+        return false;
+    };
+    let found = found.iter().skip(1).map(|time| time.unwrap().as_str());
+    found
+        .zip(on_page)
+        .all(|(found, page)| is_slowed(found, page))
+}
+
+/// Whether a time is as long as on the page, or follows from longer periods. Whole seconds on the page
+/// are rounded up, and some pass before a block is pasted.
+fn is_slowed(found: &str, page: &str) -> bool {
+    let (Some(of_found), Some(of_page)) = (seconds(found), seconds(page)) else {
+        return false;
+    };
+    let longest = of_page * SLOWNESS;
+    found == page || (of_found > longest - SLOWNESS && of_found <= longest)
+}
+
+/// The seconds of a number of them, or of a duration.
+fn seconds(time: &str) -> Option<f64> {
+    let number = time.parse().ok();
+    let duration = || Some(time.parse::<HumanDuration>().ok()?.0.as_secs_f64());
+    number.or_else(duration)
 }
 
 /// Pastes a block, after which the terminal shows what the page says. What a program in the background
@@ -159,16 +198,35 @@ fn the_first_commands_of_the_readme_deny_requests_as_it_says() {
 
 #[test]
 fn lines_that_differ_from_the_page_are_noticed() {
-    let printed = ["200 200 429", "retry-after: 60", "{...\"a\"}", "...", "end"];
+    let printed = [
+        "200 200 429",
+        "retry-after: 60",
+        "{...\"a\"}",
+        "...",
+        "one each 1m",
+    ];
     let as_printed = |lines: &[&str]| {
         let lines: Vec<_> = lines.iter().map(|it| (*it).to_owned()).collect();
         is_as_printed(&printed, &lines)
     };
-    let mut lines = vec!["200 200 429", "retry-after: 7", "{x, \"a\"}", "more", "end"];
+    let mut lines = vec![
+        "200 200 429",
+        "retry-after: 59999",
+        "{x, \"a\"}",
+        "more",
+        "one each 16h40m",
+    ];
     assert!(as_printed(&lines));
     lines.remove(3);
     assert!(as_printed(&lines));
-    for (at, wrong) in [(0, "200 429 429"), (1, "retry: 60"), (3, "no end")] {
+    for (at, wrong) in [
+        (0, "200 429 429"),
+        (1, "retry: 60"),
+        (1, "retry-after: 120000"),
+        (1, "retry-after: 7"),
+        (3, "no end"),
+        (3, "one each 10h"),
+    ] {
         let mut lines = lines.clone();
         lines[at] = wrong;
         assert!(!as_printed(&lines), "{wrong}");
