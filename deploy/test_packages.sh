@@ -58,11 +58,22 @@ print(f"{len(manifest['files'])} files, {len(known)} crates in the bill of mater
 END
 }
 
+# The README in a folder leads nowhere that is not packaged beside it.
+links() {
+  local link
+  [ -s "$1/README.md" ] || fail "$1 has no README.md"
+  grep -oE '\]\([^)#]+' "$1/README.md" | sed 's/^](//' | grep -v '^https\?:' | sort -u |
+    while read -r link; do
+      [ -e "$1/$link" ] || fail "README.md links to $link, which is not in $1"
+    done
+}
+
 archive() {
   local found=("$release"/weir-*-"$machine"-linux-musl.tar.gz)
   mkdir "$work/archive"
   tar -xzf "${found[0]}" -C "$work/archive" --strip-components=1
   serves "$work/archive/bin/weir"
+  links "$work/archive"
   # ldd succeeds for a binary that is static and at any address.
   if ! (ldd "$work/archive/bin/weir" 2>&1 || true) | grep -qE 'statically linked|not a dynamic'; then
     is_static=no
@@ -113,6 +124,11 @@ debian() {
   architecture=$(dpkg --print-architecture)
   deb=$(echo "$release"/weir_*_"$architecture".deb)
   trap 'dpkg --purge weir >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+
+  say "documentation"
+  mkdir "$work/doc"
+  dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$work/doc" ./usr/share/doc/weir
+  links "$work/doc/usr/share/doc/weir"
 
   say "install"
   dpkg --install "$deb"

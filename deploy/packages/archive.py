@@ -6,7 +6,7 @@ import shutil
 import tarfile
 from collections.abc import Mapping
 
-from .source import Release, compressed, read
+from .source import Release, compressed, documentation, read
 
 
 def tar(files: Mapping[str, tuple[bytes, int]], epoch: int) -> bytes:
@@ -30,8 +30,7 @@ def binary_archive(release: Release, architecture: str, out: pathlib.Path) -> pa
         "share/completions/_weir": release.completions["zsh"],
         "share/completions/weir.fish": release.completions["fish"],
         **{f"share/schema/{file}": text for file, text in release.schemas.items()},
-        **{path: read(path) for path in ("README.md", "CHANGELOG.md")},
-        **{path: read(path) for path in ("LICENSE-APACHE", "LICENSE-MIT")},
+        **documentation(),
         "systemd/weir.service": read("deploy/weir.service"),
         "systemd/weir.socket": read("deploy/weir.socket"),
     }

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import textwrap
 
-from .source import DESCRIPTION, SUMMARY, Release, compressed, read
+from .source import DESCRIPTION, SUMMARY, Release, compressed, documentation, read
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -47,7 +47,7 @@ def contents(release: Release, architecture: str) -> dict[str, tuple[bytes, int]
     texts = {
         "usr/lib/systemd/system/weir.service": read("deploy/weir.service"),
         "usr/lib/systemd/system/weir.socket": read("deploy/weir.socket"),
-        f"{doc}/README.md": read("README.md"),
+        **{f"{doc}/{path}": text for path, text in documentation().items()},
         f"{doc}/changelog.gz": compressed(read("CHANGELOG.md")),
         f"{doc}/copyright": read("deploy/debian/copyright"),
         **{f"{man}/{page}.gz": compressed(text) for page, text in release.man_pages.items()},

@@ -65,6 +65,15 @@ def read(path: str) -> bytes:
     return (ROOT / path).read_bytes()
 
 
+def documentation() -> dict[str, bytes]:
+    """README.md, and what its links lead to, by their paths in the repository."""
+    names = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+    paths = [f"{name}.md" for name in names] + ["LICENSE-APACHE", "LICENSE-MIT", "gateway.yaml"]
+    pages = sorted(path for path in (ROOT / "docs").rglob("*") if path.is_file())
+    paths += [str(path.relative_to(ROOT)) for path in pages]
+    return {path: read(path) for path in paths}
+
+
 def compressed(data: bytes) -> bytes:
     """gzip without a time, which would differ from build to build."""
     return gzip.compress(data, 9, mtime=0)
