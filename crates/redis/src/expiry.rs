@@ -7,6 +7,7 @@
 //! expect, and whether to send an expiry beside the take; see
 //! `docs/decisions/0001-no-lua-in-redis.md`.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,10 +20,15 @@ use weir_store::{HashedKey, KeyHasher};
 /// clock by which the note was taken.
 const SLACK: Nanos = Nanos::from_secs(3 * CLOCK_TOLERANCE.ceil_secs());
 
-/// How much longer than that a bucket is given: as long as it takes to fill, within these bounds.
-/// Meanwhile no expiry need be sent again, and a full bucket takes up memory.
-const MIN_SPARE: u64 = 5;
-const MAX_SPARE: u64 = 60;
+/// How much longer than that a bucket is given, in seconds: as long as it takes to fill, within
+/// these bounds. Meanwhile no expiry need be sent again, and a full bucket takes up memory.
+const SPARE: RangeInclusive<u64> = 5..=60;
+
+/// A bucket that fills slowly gets this part of the time that it takes, as most of those who have
+/// one come seldom: an eighth more memory, and a `PEXPIRE` with few of their requests. So long, at
+/// most, an expiry that was lost is not missed.
+const SPARE_PART: u64 = 8;
+const MAX_SPARE: u64 = 600;
 
 /// The bits of a note. They count seconds since the Unix epoch until 2242, after any bucket's TAT.
 pub(super) const NOTE_BITS: u32 = 33;
@@ -71,8 +77,13 @@ impl Note {
 
 /// How long a bucket is given when its expiry is set.
 pub(super) fn lifetime(tolerance: Nanos) -> Nanos {
-    let spare = tolerance.ceil_secs().clamp(MIN_SPARE, MAX_SPARE);
-    tolerance + SLACK + Nanos::from_secs(spare)
+    tolerance + SLACK + Nanos::from_secs(spare(tolerance.ceil_secs()))
+}
+
+/// For how long no expiry is sent again of a bucket that takes so many seconds to fill.
+fn spare(seconds: u64) -> u64 {
+    let of_slow = (seconds / SPARE_PART).min(MAX_SPARE);
+    seconds.clamp(*SPARE.start(), *SPARE.end()).max(of_slow)
 }
 
 /// The notes that a worker saw of late, by bucket. An older one gives way to another that falls on
@@ -181,9 +192,18 @@ mod tests {
 
     #[test]
     fn an_expiry_suffices_until_the_bucket_could_outlive_it() {
-        for tolerance in [0, 1, 30, 3600].map(Nanos::from_secs) {
+        let expected = [
+            (0, 5),
+            (1, 5),
+            (30, 30),
+            (300, 60),
+            (480, 60),
+            (3600, 450),
+            (86_400, 600),
+        ];
+        for (seconds, spare) in expected {
+            let tolerance = Nanos::from_secs(seconds);
             let note = Note::of_expiry_at(at(1000), tolerance);
-            let spare = tolerance.ceil_secs().clamp(5, 60);
             assert!(note.suffices(tolerance, at(1000)));
             assert!(note.suffices(tolerance, at(1000 + spare)));
             assert!(!note.suffices(tolerance, at(1000 + spare + 1)));
@@ -206,7 +226,8 @@ mod tests {
         let note = Note::of_expiry_at(now, longest);
         assert!(note.second() < 1 << NOTE_BITS);
         assert!(note.suffices(longest, now));
-        assert!(!note.suffices(longest, now + Nanos::from_secs(61)));
+        assert!(note.suffices(longest, now + Nanos::from_secs(MAX_SPARE - 1)));
+        assert!(!note.suffices(longest, now + Nanos::from_secs(MAX_SPARE + 1)));
     }
 
     #[test]

@@ -570,7 +570,7 @@ mod tests {
         let greatest = Nanos::new(1 << 62);
         let costs = (greatest, greatest);
         let commands = text(|request| take(request, b"k", costs, Expiry::Set, Timestamp::MAX));
-        let lifetime = (1_u64 << 62).div_ceil(1_000_000) + 63_000;
+        let lifetime = (1_u64 << 62).div_ceil(1_000_000) + 603_000;
         assert!(
             commands.ends_with(&format!("PEXPIRE k {lifetime}")),
             "{commands}"

@@ -398,12 +398,12 @@ async fn three_limits_are_one_round_trip() {
 async fn the_expiry_of_a_bucket_is_set_once_and_again_before_it_could_be_too_short() {
     let fixture = Fixture::new().await;
     let at = |secs| NOW + Nanos::from_secs(secs);
-    // The bucket takes ten minutes to fill, and is given a minute more than it needs.
-    for secs in [0, 0, 1, 59] {
+    // The bucket takes ten minutes to fill, and is given 75 seconds more than it needs.
+    for secs in [0, 0, 1, 74] {
         decide(&fixture, batch([spend("L:a", 1)]), at(secs)).await;
         assert_eq!(fixture.server.calls("pexpire"), 1, "after {secs} s");
     }
-    decide(&fixture, batch([spend("L:a", 1)]), at(61)).await;
+    decide(&fixture, batch([spend("L:a", 1)]), at(76)).await;
     assert_eq!(fixture.server.calls("pexpire"), 2);
     assert_eq!(fixture.server.calls("bitfield"), 5);
 }
@@ -411,7 +411,7 @@ async fn the_expiry_of_a_bucket_is_set_once_and_again_before_it_could_be_too_sho
 /// As `PERSIST` takes it away. The other algorithms set it with each take, and GCRA as often as it
 /// has to move: what else would be seen of a key that another client has changed costs a command.
 #[tokio::test]
-async fn an_expiry_that_was_taken_away_is_back_within_a_minute_in_which_the_bucket_is_asked_for() {
+async fn an_expiry_that_was_taken_away_is_back_before_long_if_the_bucket_is_asked_for() {
     let fixture = Fixture::new().await;
     let at = |secs| NOW + Nanos::from_secs(secs);
     for round in 0..6 {
@@ -426,7 +426,7 @@ async fn an_expiry_that_was_taken_away_is_back_within_a_minute_in_which_the_buck
             decide(&fixture, batch([take(1)]), NOW).await;
             fixture.server.command(&["PERSIST", &key]);
             assert_eq!(fixture.ttl(&key), -1, "{round}");
-            for secs in [3, 61] {
+            for secs in [3, 601] {
                 decide(&fixture, batch([take(1)]), at(secs)).await;
                 decide(&fixture, batch([take(cost)]), at(secs)).await;
             }
@@ -664,7 +664,10 @@ async fn limits_of_all_algorithms_are_one_round_trip() {
     assert_eq!(fixture.server.calls("exec"), 3);
     for (number, mark) in ["%f", "%f", "%w", "%l", "%l", ""].into_iter().enumerate() {
         let ttl = fixture.ttl(&format!("weir:L:{number}{mark}"));
-        assert!(ttl > 0 && ttl <= 1000 * 100 * 3603, "{number} {ttl}");
+        assert!(
+            ttl > 0 && ttl <= 1000 * (100 * 3600 + 603),
+            "{number} {ttl}"
+        );
     }
 }
 
@@ -780,7 +783,7 @@ async fn a_bucket_outlives_its_tat_and_then_is_forgotten() {
     let fixture = Fixture::new().await;
     decide(&fixture, batch([spend("L:a", 10)]), NOW).await;
     let ttl = fixture.ttl("weir:L:a");
-    assert!((640_000..=663_000).contains(&ttl), "{ttl}");
+    assert!((640_000..=678_000).contains(&ttl), "{ttl}");
 }
 
 #[tokio::test]
