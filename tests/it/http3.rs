@@ -1,5 +1,8 @@
 //! HTTP/3, which no limit is escaped by.
 
+mod early_data;
+mod refused_peers;
+
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -36,12 +39,16 @@ impl Secure {
     }
 
     fn setup(&self, setup: Setup, http3: &str) -> Setup {
+        self.setup_at("127.0.0.1", setup, http3)
+    }
+
+    fn setup_at(&self, host: &str, setup: Setup, http3: &str) -> Setup {
         let tls = "tls: {certificate: 1.pem, key: 1.key}";
         setup
             .file("1.pem", &self.certificate.certificate)
             .file("1.key", &self.certificate.key)
             .listening(&format!(
-                "[{{address: \"127.0.0.1:0\", {tls}, http3: {http3}}}]"
+                "[{{address: \"{host}:0\", {tls}, http3: {http3}}}]"
             ))
     }
 

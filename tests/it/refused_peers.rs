@@ -20,20 +20,20 @@ use crate::support::*;
 /// Each address in it is one of the namespace.
 const NETWORK: &str = "198.18.0.0/15";
 
-const BANNED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 7);
-const OTHER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 8);
+pub(crate) const BANNED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 7);
+pub(crate) const OTHER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 8);
 
-const BANS: &str = "bans: {scanners: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
+pub(crate) const BANS: &str = "bans: {scanners: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
                     for: 1h, on_denied: {drop: {in_kernel: auto}}}}";
 
 /// The name by which a gateway says that the kernel takes its filter.
 const IN_KERNEL: &str = "weir_refused_in_kernel";
-const PEERS: &str = "weir_refused_peers";
-const BY_KERNEL: &str = "weir_connections_refused_total{by=\"kernel\"}";
-const AT_ACCEPT: &str = "weir_connections_refused_total{by=\"accept\"}";
+pub(crate) const PEERS: &str = "weir_refused_peers";
+pub(crate) const BY_KERNEL: &str = "weir_connections_refused_total{by=\"kernel\"}";
+pub(crate) const AT_ACCEPT: &str = "weir_connections_refused_total{by=\"accept\"}";
 
 /// Whether the rest of the test is to run here, which is in a namespace.
-fn is_within(test: &str) -> bool {
+pub(crate) fn is_within(test: &str) -> bool {
     let networks = namespace::with(&[NETWORK], test);
     networks.is_some_and(|networks| networks == [NETWORK])
 }
@@ -74,7 +74,7 @@ fn send(source: Ipv4Addr, to: SocketAddr, path: &str) -> std::io::Result<Respons
     Client::connect_from(source, to).try_send(&get(path))
 }
 
-fn wait_for(gateway: &Gateway, metric: &str, value: f64) {
+pub(crate) fn wait_for(gateway: &Gateway, metric: &str, value: f64) {
     eventually(&format!("{metric} {value}"), || {
         (gateway.metric(metric) == Some(value)).then_some(())
     });
@@ -110,7 +110,7 @@ fn finding(gateway: &Gateway) -> (String, String) {
     (text, first.to_owned())
 }
 
-fn lift(gateway: &Gateway) {
+pub(crate) fn lift(gateway: &Gateway) {
     let request = request("DELETE", &format!("/v1/bans/scanners/{BANNED}"));
     assert_eq!(
         gateway.admin(&request.with("host", "localhost")).status,

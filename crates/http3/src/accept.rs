@@ -7,8 +7,9 @@
 //! A handshake takes no place of a client, so that nobody can hold the places of all with a few
 //! packets. All handshakes have a bound of their own, and count until they have led to a place.
 
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,13 +17,16 @@ use std::time::Duration;
 use h3::error::Code;
 use quinn::{Connecting, Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig};
 use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 use weir_server::{
-    AltSvc, ClientPlace, Connection, ConnectionService, Draining, Http, StreamBounds, StreamServer,
-    Tls,
+    ClientPlace, Connection, ConnectionService, Draining, Http, PeerFilter, StreamBounds,
+    StreamServer, Tls, Transport,
 };
 
 use crate::connection::{ClientConnection, close};
+use crate::early_data::{EarlyData, HandshakeEnd};
 use crate::settings::{server, transport};
 use crate::sockets::WorkerSocket;
 
@@ -42,12 +46,12 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// Must be called on the runtime of the socket's worker.
 ///
 /// # Errors
-/// When the runtime cannot take the socket over.
+/// When the listener has no TLS, or the runtime cannot take the socket over.
 pub async fn serve<M, S>(
     http: &Http,
     socket: WorkerSocket,
-    tls: &Tls,
-    alt_svc: &AltSvc,
+    transport: &Transport,
+    early_data: Option<&EarlyData>,
     make: M,
     draining: Draining,
 ) -> io::Result<usize>
@@ -57,14 +61,23 @@ where
 {
     let (socket, group) = socket.into_parts();
     let local = socket.local_addr()?;
-    let server = Arc::new(http.stream_server(make, alt_svc.clone(), draining));
-    let mut configs = Configs::new(tls.clone(), &server.bounds())?;
+    let tls = transport.tls.clone();
+    let tls = tls.ok_or_else(|| io::Error::other("HTTP/3 without TLS"))?;
+    let server = Arc::new(http.stream_server(make, transport.alt_svc.clone(), draining));
+    let mut configs = Configs::new(tls, &server.bounds(), early_data.cloned())?;
+    let peer_filter = transport.peer_filter.clone();
+    let _filtering = peer_filter
+        .clone()
+        .map(|filter| filtering(filter, &socket))
+        .transpose()?;
     let runtime = Arc::new(TokioRuntime);
     let first = Some(configs.current());
     let endpoint = Endpoint::new(EndpointConfig::default(), first, socket, runtime)?;
     let listener = Listener {
         server,
         local,
+        peer_filter,
+        takes_early_data: early_data.is_some(),
         handshakes: Arc::default(),
     };
     loop {
@@ -89,6 +102,13 @@ where
     }
 }
 
+/// Has the kernel drop what begins connections of refused peers, until it is dropped.
+fn filtering(filter: PeerFilter, socket: &UdpSocket) -> io::Result<AbortOnDropHandle<Infallible>> {
+    let socket = socket.try_clone()?;
+    let following = async move { filter.follow_long_headers(socket).await };
+    Ok(AbortOnDropHandle::new(tokio::spawn(following)))
+}
+
 /// Sends newcomers away at once, so that they try TCP. Never ends before the endpoint does.
 async fn refuse(endpoint: &Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
@@ -102,18 +122,20 @@ struct Configs {
     tls: Tls,
     made_of: Arc<rustls::ServerConfig>,
     transport: Arc<TransportConfig>,
+    early_data: Option<EarlyData>,
     made: quinn::ServerConfig,
 }
 
 impl Configs {
-    fn new(tls: Tls, bounds: &StreamBounds) -> io::Result<Self> {
+    fn new(tls: Tls, bounds: &StreamBounds, early_data: Option<EarlyData>) -> io::Result<Self> {
         let (made_of, transport) = (tls.config(), Arc::new(transport(bounds)));
-        let made = server(&made_of, &transport);
+        let made = server(&made_of, &transport, early_data.as_ref());
         let made = made.ok_or_else(|| io::Error::other("TLS has no cipher of QUIC"))?;
         Ok(Self {
             tls,
             made_of,
             transport,
+            early_data,
             made,
         })
     }
@@ -122,7 +144,7 @@ impl Configs {
         let tls = self.tls.config();
         if !Arc::ptr_eq(&tls, &self.made_of) {
             // The ciphers are those of before.
-            if let Some(made) = server(&tls, &self.transport) {
+            if let Some(made) = server(&tls, &self.transport, self.early_data.as_ref()) {
                 self.made = made;
             }
             self.made_of = tls;
@@ -134,6 +156,8 @@ impl Configs {
 struct Listener<M> {
     server: Arc<StreamServer<M>>,
     local: SocketAddr,
+    peer_filter: Option<PeerFilter>,
+    takes_early_data: bool,
     /// How many are under way.
     handshakes: Arc<AtomicUsize>,
 }
@@ -160,6 +184,13 @@ where
     S: ConnectionService + Sync,
 {
     fn begin(&self, incoming: Incoming, config: quinn::ServerConfig) {
+        let peer = incoming.remote_address();
+        let is_welcome = |filter: &PeerFilter| filter.admits(peer.ip());
+        if !self.peer_filter.as_ref().is_none_or(is_welcome) {
+            // No answer, as from the kernel.
+            incoming.ignore();
+            return;
+        }
         let is_validated = incoming.remote_address_validated();
         let under_way = self.handshakes.load(Relaxed);
         if under_way >= MAX_HANDSHAKES {
@@ -172,8 +203,11 @@ where
             return;
         }
         let handshake = Handshake::new(&self.handshakes);
-        let known = is_validated.then(|| incoming.remote_address());
+        let known = is_validated.then_some(peer);
         match incoming.accept_with(Arc::new(config)) {
+            Ok(connecting) if is_validated && self.takes_early_data => {
+                self.serve_early(connecting, handshake, peer);
+            }
             Ok(connecting) => self.shake_hands(connecting, handshake, known),
             Err(cause) => self.server.handshake_failed(known, false, &cause),
         }
@@ -187,22 +221,64 @@ where
             match timeout(bounds.head_timeout, connecting).await {
                 Ok(Ok(connection)) => {
                     server.handshake_done();
-                    let Some(place) = place(&server, &connection).await else {
-                        close(&connection, Code::H3_NO_ERROR);
-                        return;
-                    };
-                    drop(handshake);
                     // Only who gets packets at an address can end a handshake from there.
-                    let client = described(&connection, local);
-                    server.serve(&client, place, |service| {
-                        ClientConnection::new(connection, service, bounds)
-                    });
+                    serve_one(&server, connection, local, HandshakeEnd::REACHED).await;
+                    drop(handshake);
                 }
                 Ok(Err(cause)) => server.handshake_failed(known, false, &cause),
                 Err(cause) => server.handshake_failed(known, true, &cause),
             }
         });
     }
+
+    /// Does the handshake while the connection is served already. `peer` is validated.
+    fn serve_early(&self, connecting: Connecting, handshake: Handshake, peer: SocketAddr) {
+        // A connection to a server always begins so.
+        let (connection, over) = match connecting.into_0rtt() {
+            Ok(begun) => begun,
+            Err(connecting) => return self.shake_hands(connecting, handshake, Some(peer)),
+        };
+        let (server, local) = (Arc::clone(&self.server), self.local);
+        let (done, is_done) = watch::channel(false);
+        let shaking = connection.clone();
+        tokio::spawn(async move {
+            let serving = serve_one(&server, connection, local, HandshakeEnd::when(is_done));
+            let over = timeout(server.bounds().head_timeout, over);
+            let ((), over) = tokio::join!(serving, over);
+            drop(handshake);
+            match (over, shaking.close_reason()) {
+                (Ok(_), None) => {
+                    server.handshake_done();
+                    done.send_replace(true);
+                }
+                (Ok(_), Some(cause)) => server.handshake_failed(Some(peer), false, &cause),
+                (Err(cause), _) => {
+                    close(&shaking, Code::H3_NO_ERROR);
+                    server.handshake_failed(Some(peer), true, &cause);
+                }
+            }
+        });
+    }
+}
+
+/// Serves a connection when it has a place, or closes it.
+async fn serve_one<M, S>(
+    server: &StreamServer<M>,
+    connection: quinn::Connection,
+    local: SocketAddr,
+    handshake: HandshakeEnd,
+) where
+    M: Fn(&Connection) -> S,
+    S: ConnectionService + Sync,
+{
+    let Some(place) = place(server, &connection).await else {
+        close(&connection, Code::H3_NO_ERROR);
+        return;
+    };
+    let client = described(&connection, local);
+    server.serve(&client, place, |service| {
+        ClientConnection::new(connection, service, server.bounds(), handshake)
+    });
 }
 
 /// The place of a connection. It waits no longer than its client does, or than a head may take.

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 use weir_server::{ConnectionService, PollConnection, StreamBounds, StreamService};
 
+use crate::early_data::HandshakeEnd;
 use crate::exchange::{Exchange, Outcome};
 use crate::frames::FrameBudget;
 use crate::quic::{self, Shared, number};
@@ -42,12 +43,16 @@ impl ClientConnection {
         connection: quinn::Connection,
         service: StreamService<S>,
         bounds: StreamBounds,
+        handshake: HandshakeEnd,
     ) -> Self
     where
         S: ConnectionService + Sync,
     {
         let closing = Arc::<Closing>::default();
-        let serving = serve(connection.clone(), service, bounds, Arc::clone(&closing));
+        let largest = bounds.max_head_bytes.saturating_mul(HEAD_FACTOR);
+        let budget = FrameBudget::new(largest, bounds.max_heads_bytes);
+        let shared = Shared::new(connection.clone(), bounds.stall_timeout, budget, handshake);
+        let serving = serve(shared, largest, service, bounds, Arc::clone(&closing));
         Self {
             serving: Box::pin(serving),
             closing,
@@ -81,16 +86,14 @@ pub(crate) fn close(connection: &quinn::Connection, code: Code) {
 
 /// Serves until either side closes, or until it was asked to close and all that was begun is done.
 async fn serve<S>(
-    connection: quinn::Connection,
+    shared: Shared,
+    largest: u32,
     service: StreamService<S>,
     bounds: StreamBounds,
     closing: Arc<Closing>,
 ) where
     S: ConnectionService + Sync,
 {
-    let largest = bounds.max_head_bytes.saturating_mul(HEAD_FACTOR);
-    let budget = FrameBudget::new(largest, bounds.max_heads_bytes);
-    let shared = Shared::new(connection.clone(), bounds.stall_timeout, budget);
     let quic = quic::Connection::new(shared.clone());
     let mut builder = h3::server::builder();
     builder
@@ -100,7 +103,7 @@ async fn serve<S>(
     let Ok(mut h3) = builder.build::<_, Bytes>(quic).await else {
         return;
     };
-    let wasted = Wasted::new(connection, bounds.max_streams);
+    let wasted = Wasted::new(shared.connection.clone(), bounds.max_streams);
     let streams = TaskTracker::new();
     loop {
         let accepted = tokio::select! {

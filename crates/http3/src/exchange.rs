@@ -49,7 +49,7 @@ pub(crate) struct Exchange<S> {
 impl<S: ConnectionService + Sync> Exchange<S> {
     pub(crate) async fn serve(self, request: RequestResolver<Connection, Bytes>) -> Outcome {
         let head = timeout(self.bounds.head_timeout, request.resolve_request()).await;
-        let (request, stream) = match head {
+        let (mut request, stream) = match head {
             Ok(Ok(begun)) => begun,
             // The client has cancelled it; or h3 has responded, or ended the stream or the
             // connection.
@@ -61,6 +61,11 @@ impl<S: ConnectionService + Sync> Exchange<S> {
             sender.stop_stream(Code::H3_MESSAGE_ERROR);
             return Outcome::Wasted;
         };
+        if let Some(handshake) = self.beside.early.clone()
+            && !handshake.admit(&mut request).await
+        {
+            return Outcome::Ended;
+        }
         let body = RequestBody::new(receiver, length, self.beside.empty_data.clone());
         let waits = may_wait(&request, &self.bounds);
         match timeout(self.bounds.head_timeout, begun(waits, body)).await {

@@ -10,6 +10,7 @@
 mod accept;
 mod body;
 mod connection;
+mod early_data;
 mod exchange;
 mod field_lines;
 mod frames;
@@ -18,4 +19,5 @@ mod settings;
 mod sockets;
 
 pub use accept::serve;
+pub use early_data::EarlyData;
 pub use sockets::{WorkerSocket, bind};

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use quinn::{ReadError, VarInt, WriteError};
 use tokio::time::{Sleep, sleep};
 
+use crate::early_data::HandshakeEnd;
 use crate::frames::{EmptyData, Fault, FrameBudget, Frames};
 
 /// How much is read at a time.
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) connection: quinn::Connection,
     stall_timeout: Duration,
     budget: FrameBudget,
+    handshake: HandshakeEnd,
     /// No further request is begun.
     is_closing: Arc<AtomicBool>,
     /// Of the request stream that was accepted last.
@@ -46,6 +48,8 @@ pub(crate) struct Shared {
 pub(crate) struct Beside {
     pub(crate) stopped: Stopped,
     pub(crate) empty_data: EmptyData,
+    /// Set if the handshake was not over when it began.
+    pub(crate) early: Option<HandshakeEnd>,
 }
 
 impl Shared {
@@ -53,11 +57,13 @@ impl Shared {
         connection: quinn::Connection,
         stall_timeout: Duration,
         budget: FrameBudget,
+        handshake: HandshakeEnd,
     ) -> Self {
         Self {
             connection,
             stall_timeout,
             budget,
+            handshake,
             is_closing: Arc::default(),
             last: Arc::default(),
         }
@@ -178,11 +184,13 @@ impl quic::Connection<Bytes> for Connection {
             let accepted = ready!(poll_in_place(&mut self.requests, accept, cx));
             let halves = accepted.map_err(lost)?;
             let stopped: Stopped = Box::pin(halves.0.stopped());
+            let is_early = halves.1.is_0rtt();
             let mut stream = self.shared.both(halves)?;
             let empty_data = stream.recv.frames.empty_data();
             *self.shared.last.lock() = Some(Beside {
                 stopped,
                 empty_data,
+                early: is_early.then(|| self.shared.handshake.clone()),
             });
             if !self.shared.is_closing.load(Relaxed) {
                 return Poll::Ready(Ok(stream));

@@ -7,6 +7,8 @@ use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use weir_server::StreamBounds;
 
+use crate::early_data::EarlyData;
+
 /// The protocol that clients agree upon by ALPN (RFC 9114, section 3.1).
 const PROTOCOL: &[u8] = b"h3";
 
@@ -44,11 +46,19 @@ pub(crate) fn transport(bounds: &StreamBounds) -> TransportConfig {
 /// Connections by the TLS that the listener's TCP has, and its certificates. None if it has no
 /// cipher of QUIC.
 pub(crate) fn server(
-    tls: &rustls::ServerConfig,
+    tls: &Arc<rustls::ServerConfig>,
     transport: &Arc<TransportConfig>,
+    early_data: Option<&EarlyData>,
 ) -> Option<ServerConfig> {
-    let crypto = QuicServerConfig::try_from(of_quic(tls)).ok()?;
-    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
+    let mut of_quic = of_quic(tls);
+    if let Some(early_data) = early_data {
+        early_data.allow(&mut of_quic, tls);
+    }
+    let crypto = Arc::new(QuicServerConfig::try_from(of_quic).ok()?);
+    let mut server = match early_data {
+        Some(early_data) => early_data.server(crypto),
+        None => ServerConfig::with_crypto(crypto),
+    };
     let (most, each, all) = INCOMING;
     server
         .transport_config(Arc::clone(transport))
@@ -64,8 +74,7 @@ pub(crate) fn server(
 fn of_quic(tls: &rustls::ServerConfig) -> rustls::ServerConfig {
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![PROTOCOL.to_vec()];
-    // A request that is sent before the handshake ends may be a replay, and comes from an address
-    // that nobody has checked (RFC 9001, section 9.2).
+    // A request that is sent before the handshake ends may be a replay (RFC 9001, section 9.2).
     tls.max_early_data_size = 0;
     tls
 }

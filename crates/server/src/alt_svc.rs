@@ -17,6 +17,8 @@ pub enum AltService {
         port: Option<NonZeroU16>,
         /// For how long they remember it.
         max_age: Duration,
+        /// Whether they may send requests to it before the handshake ends.
+        early_data: bool,
     },
 }
 

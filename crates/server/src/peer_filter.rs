@@ -3,8 +3,10 @@
 //! are accepted, before anything is allocated for them.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -14,7 +16,7 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use weir_socket_filter::{PeerSet, Program, attach, detach};
 use weir_telemetry::{Counter, ServerMetrics};
@@ -108,14 +110,65 @@ impl PeerFilter {
         }
     }
 
+    /// Whether to begin a connection of UDP with a peer. The kernel may have dropped its packets,
+    /// or not yet; or not at all.
+    pub fn admits(&self, peer: IpAddr) -> bool {
+        let refused = self.0.refused.load();
+        let is_refused = refused.as_ref().is_some_and(|it| it.peers.contains(peer));
+        if is_refused {
+            self.0.metrics.refused_at_accept().inc();
+        }
+        !is_refused
+    }
+
+    /// Filters on a socket of UDP, on which packets with a long header begin connections. Never
+    /// ends; the socket keeps the filter that it has when this is dropped. Sockets of UDP take
+    /// filters without a right, so nothing is said of it.
+    pub async fn follow_long_headers(&self, socket: UdpSocket) -> Infallible {
+        let mut changes = self.0.changes.subscribe();
+        let mut is_filtered = false;
+        loop {
+            let refused = self.0.refused.load_full();
+            if !is_filtered {
+                // What its buffer had no room for meanwhile is no peer's.
+                self.forget_drops(&socket);
+            }
+            is_filtered = refused.is_some();
+            let applied = match &refused {
+                Some(refused) => attach((&socket).into(), &refused.program.of_long_headers()),
+                None => detach((&socket).into()),
+            };
+            if let (Err(error), None) = (applied, &refused) {
+                not_detached(&error);
+            }
+            self.count_drops(&socket);
+            loop {
+                tokio::select! {
+                    changed = changes.changed() => match changed {
+                        Ok(()) => break,
+                        Err(_) => return std::future::pending().await,
+                    },
+                    () = sleep(COUNT_INTERVAL), if is_filtered => self.count_drops(&socket),
+                }
+            }
+        }
+    }
+
     /// Counts what a socket has dropped since the last time.
-    fn count_drops(&self, listener: &TcpListener) {
+    fn count_drops(&self, listener: &impl AsFd) {
         let Some((socket, now)) = dropped(listener) else {
             return;
         };
         if let Some(before) = self.0.drops.lock().insert(socket, now) {
             let drops = u64::from(now.wrapping_sub(before));
             self.0.metrics.refused_by_kernel().inc_by(drops);
+        }
+    }
+
+    /// Counts nothing that a socket has dropped until now.
+    fn forget_drops(&self, socket: &impl AsFd) {
+        if let Some((socket, now)) = dropped(socket) {
+            self.0.drops.lock().insert(socket, now);
         }
     }
 
@@ -240,11 +293,7 @@ impl ListenerState {
         let Some(refused) = refused.as_ref() else {
             let detached = detach(SockRef::from(listener));
             if let Err(error) = detached {
-                tracing::error!(
-                    target: TARGET,
-                    %error,
-                    "the filter of a listening socket stays, and may drop connections"
-                );
+                not_detached(&error);
             }
             match self.mode.load(Ordering::Relaxed) {
                 OFF => {}
@@ -274,15 +323,23 @@ impl ListenerState {
     }
 }
 
-/// A number of the socket, and how many segments it has dropped; `None` where the system does not
+fn not_detached(error: &io::Error) {
+    tracing::error!(
+        target: TARGET,
+        %error,
+        "the filter of a listening socket stays, and may drop connections"
+    );
+}
+
+/// A number of the socket, and how many packets it has dropped; `None` where the system does not
 /// say it.
 #[cfg(target_os = "linux")]
-fn dropped(listener: &TcpListener) -> Option<(u64, u32)> {
+fn dropped(listener: &impl AsFd) -> Option<(u64, u32)> {
     let cookie = SockRef::from(listener).cookie().ok()?;
     Some((cookie, weir_socket_filter::dropped(listener.into()).ok()?))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn dropped(_: &TcpListener) -> Option<(u64, u32)> {
+fn dropped(_: &impl AsFd) -> Option<(u64, u32)> {
     None
 }

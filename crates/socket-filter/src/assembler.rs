@@ -14,6 +14,18 @@ pub(crate) struct Instruction {
     pub(crate) operand: u32,
 }
 
+impl Instruction {
+    /// One that does not jump.
+    pub(crate) const fn new(code: u16, operand: u32) -> Self {
+        Self {
+            code,
+            if_true: 0,
+            if_false: 0,
+            operand,
+        }
+    }
+}
+
 /// Codes of instructions (`linux/bpf_common.h`).
 pub(crate) mod code {
     pub(crate) const LOAD_WORD: u16 = 0x20;
@@ -35,7 +47,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    const fn kept_bytes(self) -> u32 {
+    pub(crate) const fn kept_bytes(self) -> u32 {
         match self {
             Self::Drop => 0,
             Self::Pass => u32::MAX,

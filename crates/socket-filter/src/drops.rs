@@ -1,4 +1,4 @@
-//! How many segments a listening socket has dropped: asked of the kernel by `sock_diag(7)`, as `ss`
+//! How many packets a listening socket has dropped: asked of the kernel by `sock_diag(7)`, as `ss`
 //! does, since nothing safe reads `SO_MEMINFO`.
 
 use std::io::{self, ErrorKind};
@@ -6,17 +6,19 @@ use std::io::{self, ErrorKind};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
-use socket2::SockRef;
+use socket2::{SockRef, Type};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// The bit of the state of listening sockets.
+/// The bits of the states of listening sockets: `TCP_LISTEN`, and `TCP_CLOSE` for those of UDP.
 const LISTEN: u32 = 1 << 10;
+const UNCONNECTED: u32 = 1 << 7;
 const INET_DIAG_SKMEMINFO: u16 = 7;
 
 /// Where a cookie is in the address of a socket, and where in that list the drops are.
@@ -29,8 +31,8 @@ const MESSAGE: usize = 72;
 const ATTRIBUTE: usize = 4;
 const ID: usize = 4;
 
-/// The number of segments that a listening socket has dropped so far, modulo 2³². A handshake that
-/// its full queue had no room for counts as well.
+/// The number of packets that a listening socket has dropped so far, modulo 2³². One that its full
+/// queue or buffer had no room for counts as well.
 ///
 /// # Errors
 /// The system's; `NotFound` if it does not know the socket.
@@ -39,6 +41,10 @@ pub fn dropped(socket: SockRef<'_>) -> io::Result<u32> {
     let address = address.ok_or(ErrorKind::InvalidInput)?;
     let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
     let cookie = socket.cookie()?;
+    let (protocol, state) = match socket.r#type()? {
+        Type::DGRAM => (IPPROTO_UDP, UNCONNECTED),
+        _ => (IPPROTO_TCP, LISTEN),
+    };
     let kernel = socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -47,7 +53,7 @@ pub fn dropped(socket: SockRef<'_>) -> io::Result<u32> {
     )?;
     send(
         &kernel,
-        &request(family, address.port()),
+        &request(family, protocol, state, address.port()),
         SendFlags::empty(),
     )?;
     let mut buffer = [0; 16 * 1024];
@@ -68,16 +74,16 @@ pub fn dropped(socket: SockRef<'_>) -> io::Result<u32> {
     }
 }
 
-/// Asks for all listening sockets of a family and a port.
-fn request(family: u8, port: u16) -> Vec<u8> {
+/// Asks for all sockets of a family, a protocol, a state and a port.
+fn request(family: u8, protocol: u8, state: u32, port: u16) -> Vec<u8> {
     let mut request = Vec::with_capacity(HEADER + 56);
     request.extend(72_u32.to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
     // The sequence and the sender.
     request.extend([0; 8]);
-    request.extend([family, IPPROTO_TCP, 1 << (INET_DIAG_SKMEMINFO - 1), 0]);
-    request.extend(LISTEN.to_ne_bytes());
+    request.extend([family, protocol, 1 << (INET_DIAG_SKMEMINFO - 1), 0]);
+    request.extend(state.to_ne_bytes());
     request.extend(port.to_be_bytes());
     // Any peer, address, interface and cookie.
     request.extend([0; 46]);

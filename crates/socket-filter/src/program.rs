@@ -21,6 +21,14 @@ const TCP_FLAGS: u32 = 13;
 const SYN: u32 = 0x02;
 const SYN_OR_ACK: u32 = 0x12;
 
+/// The first byte of a QUIC packet in a datagram, behind the header of UDP, and the bit by which it
+/// has a long header (RFC 9000, section 17.2).
+const QUIC_FLAGS: u32 = 8;
+const LONG_HEADER: u32 = 0x80;
+
+/// How many instructions go before those that look at the source, in a socket of UDP.
+const BEFORE: usize = 3;
+
 /// How many ranges are tried one after the other. A comparison in the tree costs an instruction or
 /// two, and a few tries cost less time than a connection.
 const LEAF: usize = 8;
@@ -69,8 +77,24 @@ impl Program {
         Self(assembler.finish(start).into())
     }
 
+    /// The same for a socket of UDP on which QUIC is spoken: drops the packets of handshakes alone,
+    /// which have a long header, and lets those of connections pass. An empty datagram, which is
+    /// nobody's, is dropped as well.
+    #[must_use]
+    pub fn of_long_headers(&self) -> Self {
+        let before: [_; BEFORE] = [
+            Instruction::new(code::LOAD_BYTE, QUIC_FLAGS),
+            Instruction {
+                if_true: 1,
+                ..Instruction::new(code::JUMP_IF_AT_LEAST, LONG_HEADER)
+            },
+            Instruction::new(code::RETURN, Verdict::Pass.kept_bytes()),
+        ];
+        Self([&before[..], &*self.0].concat().into())
+    }
+
     fn checked(instructions: Vec<Instruction>) -> Result<Self, FilterTooLong> {
-        match instructions.len() <= MAX_INSTRUCTIONS {
+        match instructions.len() <= MAX_INSTRUCTIONS - BEFORE {
             true => Ok(Self(instructions.into())),
             false => Err(FilterTooLong),
         }
@@ -129,7 +153,7 @@ impl Compiler<'_> {
 
     fn search(&mut self, items: &[Item<Target>]) -> Result<Target, FilterTooLong> {
         // A set that is far too large need not be compiled to its end.
-        if self.0.len() > MAX_INSTRUCTIONS {
+        if self.0.len() > MAX_INSTRUCTIONS - BEFORE {
             return Err(FilterTooLong);
         }
         let (left, right) = items.split_at(items.len() / 2);

@@ -6,7 +6,7 @@ use socket2::SockRef;
 
 use crate::Program;
 
-/// Has the kernel run the program for all segments that arrive at a listening socket, in place of
+/// Has the kernel run the program for all packets that arrive at a listening socket, in place of
 /// the one before. Connections that are accepted later have the filter as well until they are
 /// [detached](detach).
 ///
@@ -14,8 +14,8 @@ use crate::Program;
 /// no room (`net.core.optmem_max`). Then the old one is taken away first.
 ///
 /// # Errors
-/// `PermissionDenied` where the kernel asks for the capability `CAP_NET_ADMIN`, as Linux does since
-/// August 2026; the system's otherwise.
+/// `PermissionDenied` where the kernel asks for the capability `CAP_NET_ADMIN`, as Linux does for
+/// sockets of TCP since August 2026; the system's otherwise.
 #[cfg(target_os = "linux")]
 pub fn attach(socket: SockRef<'_>, program: &Program) -> io::Result<()> {
     let instructions = program.instructions().iter();

@@ -152,6 +152,28 @@ fn a_drain_refuses_first_segments_alone() {
     assert_eq!([0x12, 0x10, 0x04].map(verdict), [Verdict::Pass; 3]);
 }
 
+#[test]
+fn on_a_socket_of_udp_only_what_begins_connections_of_quic_is_dropped() {
+    let peer = IpAddr::from(Ipv4Addr::new(192, 0, 2, 1));
+    let program = Program::dropping(&set(&["192.0.2.1/32"])).unwrap();
+    let program = program.of_long_headers();
+    let verdict = |source: IpAddr, first: u8| {
+        let mut datagram = [0; 9];
+        datagram[8] = first;
+        evaluate(&program, &header(source), &datagram)
+    };
+    // Initial, 0-RTT and Handshake, and any packet of a version that is not known.
+    for first in [0xc0, 0xd0, 0xe0, 0x80] {
+        assert_eq!(verdict(peer, first), Verdict::Drop);
+        let other = Ipv4Addr::new(192, 0, 2, 2).into();
+        assert_eq!(verdict(other, first), Verdict::Pass);
+    }
+    // Those of connections.
+    for first in [0x40, 0x7f, 0] {
+        assert_eq!(verdict(peer, first), Verdict::Pass);
+    }
+}
+
 #[cfg(target_os = "linux")]
 mod kernel {
     use std::io::ErrorKind;
@@ -218,6 +240,31 @@ mod kernel {
                 assert_eq!(arrived, !peers.contains(peer), "{peer}");
             }
         }
+    }
+
+    #[test]
+    fn a_socket_of_udp_drops_long_headers_and_counts_them() {
+        let Some(networks) = networks("a_socket_of_udp_drops_long_headers") else {
+            return;
+        };
+        let peer = networks[0].hosts().nth(7).unwrap();
+        let receiver = UdpSocket::bind("[::]:0").unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let to = SocketAddr::new(peer, receiver.local_addr().unwrap().port());
+        let sender = UdpSocket::from(bound(peer, Type::DGRAM));
+        let program = Program::dropping(&PeerSet::new([IpNet::from(peer)], [])).unwrap();
+        attach(SockRef::from(&receiver), &program.of_long_headers()).unwrap();
+        assert_eq!(dropped(SockRef::from(&receiver)).unwrap(), 0);
+        let arrives = |packet: &[u8]| {
+            sender.send_to(packet, to).unwrap();
+            receiver.recv(&mut [0; 8]).is_ok()
+        };
+        assert!(!arrives(&[0xc0, 0, 0, 0, 1]));
+        assert!(!arrives(&[0xe0]));
+        assert!(arrives(&[0x40, 1, 2]));
+        assert_eq!(dropped(SockRef::from(&receiver)).unwrap(), 2);
+        detach(SockRef::from(&receiver)).unwrap();
+        assert!(arrives(&[0xc0, 0, 0, 0, 1]));
     }
 
     /// Single addresses and networks within the first of these.
@@ -302,6 +349,7 @@ mod kernel {
         let all: [&dyn Fn(u32) -> PeerSet; 3] = [&|count| scattered(count, 4), &dense, &|count| {
             scattered(count, 6)
         }];
+        let by_udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         for of_count in all {
             let programs = (500..4_096)
                 .step_by(25)
@@ -309,6 +357,7 @@ mod kernel {
             let longest = programs.map_while(Result::ok).last().unwrap();
             for _ in 0..3 {
                 attach(SockRef::from(&listener), &longest).unwrap();
+                attach(SockRef::from(&by_udp), &longest.of_long_headers()).unwrap();
             }
         }
     }

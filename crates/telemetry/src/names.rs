@@ -42,13 +42,13 @@ names! {
     CONNECTIONS: "weir_connections_open", "Open connections from clients";
     ACCEPTED: "weir_connections_accepted", "Connections accepted from clients";
     REFUSED: "weir_connections_refused",
-        "Connections of banned or blocked peers: SYN packets that the kernel dropped, and connections closed when they were accepted";
+        "Connections of banned or blocked peers: packets of handshakes that the kernel dropped, and connections closed or ignored when they arrived";
     REFUSED_PEERS: "weir_refused_peers",
         "Banned and blocked addresses and networks whose connections are refused";
     REFUSED_LEFT_OUT: "weir_refused_peers_left_out",
         "Banned and blocked addresses and networks that the kernel's filter has no room for";
     REFUSED_IN_KERNEL: "weir_refused_in_kernel",
-        "Whether the kernel drops the connections of refused peers (1), or they are closed when they are accepted (0)";
+        "Whether the kernel drops the TCP connections of refused peers (1), or they are closed when they are accepted (0)";
     EVICTED: "weir_connections_evicted",
         "Connections from clients, idle or with an incomplete head, closed to make room for new ones";
     ADMIN_WRONG_TOKENS: "weir_admin_wrong_tokens", "Requests to the admin API that showed a wrong token";

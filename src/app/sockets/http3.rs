@@ -13,7 +13,7 @@ use futures_util::future::try_join_all;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use weir_config::Settings;
-use weir_http3::WorkerSocket;
+use weir_http3::{EarlyData, WorkerSocket};
 use weir_runtime::sync::Mutex;
 use weir_server::{
     AltService, AltSvc, BindError, Connection, ConnectionService, Draining, Http, Transport,
@@ -35,6 +35,7 @@ struct ListenerSockets {
     place: usize,
     left: Arc<Mutex<Vec<WorkerSocket>>>,
     are_open: watch::Receiver<bool>,
+    early_data: Option<EarlyData>,
 }
 
 /// Where the sockets of one listener are opened, and who is told.
@@ -88,7 +89,12 @@ impl UdpSockets {
         let mut all = Vec::new();
         let listeners = settings.listen.iter().zip(addresses).enumerate();
         for ((place, (listener, address)), transport) in listeners.zip(sockets.transports()) {
-            let Some(AltService::Announced { port, max_age }) = listener.alt_service else {
+            let Some(AltService::Announced {
+                port,
+                max_age,
+                early_data,
+            }) = listener.alt_service
+            else {
                 continue;
             };
             let (opened, are_open) = watch::channel(false);
@@ -108,6 +114,7 @@ impl UdpSockets {
                 place,
                 left,
                 are_open,
+                early_data: early_data.then(EarlyData::default),
             });
         }
         Ok(Self(all))
@@ -128,13 +135,12 @@ impl UdpSockets {
     {
         let all = self.0.iter().map(async |listener| {
             let transport = transports.get(listener.place);
-            let told = transport.and_then(|it| Some((it.tls.as_ref()?, &it.alt_svc)));
             let socket = listener.socket(draining.clone()).await;
-            let (Some((tls, alt_svc)), Some(socket)) = (told, socket) else {
+            let (Some(transport), Some(socket)) = (transport, socket) else {
                 return Ok(0);
             };
-            let entry = entry(listener.place);
-            weir_http3::serve(http, socket, tls, alt_svc, entry, draining.clone()).await
+            let (entry, early_data) = (entry(listener.place), listener.early_data.as_ref());
+            weir_http3::serve(http, socket, transport, early_data, entry, draining.clone()).await
         });
         let aborted = try_join_all(all).await?;
         Ok(aborted.into_iter().sum())

@@ -1,6 +1,6 @@
 //! A client of HTTP/3.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -38,7 +38,12 @@ pub(crate) struct Http3 {
 
 /// A socket of a client that trusts what `config` trusts.
 pub(crate) fn endpoint(config: &Arc<rustls::ClientConfig>) -> Endpoint {
-    let mut endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    endpoint_at(Ipv4Addr::LOCALHOST, config)
+}
+
+/// The same at this address.
+pub(crate) fn endpoint_at(source: Ipv4Addr, config: &Arc<rustls::ClientConfig>) -> Endpoint {
+    let mut endpoint = Endpoint::client((source, 0).into()).unwrap();
     let crypto = QuicClientConfig::try_from(Arc::clone(config)).unwrap();
     endpoint.set_default_client_config(ClientConfig::new(Arc::new(crypto)));
     endpoint

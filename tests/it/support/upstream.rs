@@ -214,7 +214,7 @@ impl Upstream {
     }
 
     /// All requests that have arrived.
-    #[cfg(feature = "otlp")]
+    #[cfg(any(feature = "otlp", feature = "http3"))]
     pub(crate) fn all(&self) -> Vec<Received> {
         self.shared.received.lock().unwrap().clone()
     }

@@ -150,6 +150,10 @@ pub(crate) struct Http3 {
     pub(crate) port: Option<NonZeroU16>,
     /// For how long clients remember it. Default: `1d`.
     pub(crate) max_age: Option<HumanDuration>,
+    /// Whether clients that return may send [requests before the handshake
+    /// ends](HTTP3.md#early-data), which takes a round trip less. Default: `false`.
+    #[serde(default)]
+    pub(crate) early_data: bool,
 }
 
 /// The listener for other proxies.

@@ -277,8 +277,11 @@ fn stated() -> BTreeSet<String> {
     ];
     stated
         .filter(|key| cfg!(feature = "otlp") || !of_otlp.contains(&key.as_str()))
-        // As a build without HTTP/3 refuses this one.
-        .filter(|key| cfg!(feature = "http3") || key != "max_age: \"1d\"")
+        // As a build without HTTP/3 refuses these.
+        .filter(|key| {
+            cfg!(feature = "http3")
+                || !["max_age: \"1d\"", "early_data: false"].contains(&key.as_str())
+        })
         .collect()
 }
 

@@ -38,6 +38,16 @@ fn what_cannot_speak_it_is_refused_with_a_remedy() {
             "write `http3: true`",
         ),
         (&format!("{TLS}, http3: {{port: 0}}"), "http3.port", ""),
+        (
+            &format!("{TLS}, client_auth: {{ca: a.pem}}, http3: {{early_data: true}}"),
+            "early data comes before the certificate of its client",
+            "leave one of them out",
+        ),
+        (
+            &format!("{TLS}, http3: {{early_data: maybe}}"),
+            "http3.early_data",
+            "",
+        ),
     ] {
         let found = listening(keys).findings();
         assert!(found.contains("listen[0].http3"), "{keys}: {found}");
@@ -67,19 +77,23 @@ fn it_can_be_withdrawn_in_any_build() {
 
 #[cfg(feature = "http3")]
 #[test]
-fn what_clients_are_told_is_the_listeners_port_for_a_day_unless_it_is_said() {
+fn what_clients_are_told_is_the_listeners_port_for_a_day_and_no_early_data_unless_it_is_said() {
     let told = |http3: &str| {
         let settings = listening(&format!("{TLS}, http3: {http3}")).settings();
         assert!(settings.listen[0].to_string().ends_with(" with HTTP/3"));
         match settings.listen[0].alt_service {
-            Some(AltService::Announced { port, max_age }) => {
-                (port.map(std::num::NonZero::get), max_age)
-            }
+            Some(AltService::Announced {
+                port,
+                max_age,
+                early_data,
+            }) => (port.map(std::num::NonZero::get), max_age, early_data),
             _ => panic!("no HTTP/3"),
         }
     };
     let day = std::time::Duration::from_secs(86_400);
-    assert_eq!(told("true"), (None, day));
-    assert_eq!(told("{max_age: 1h}"), (None, day / 24));
-    assert_eq!(told("{port: 443}"), (Some(443), day));
+    assert_eq!(told("true"), (None, day, false));
+    assert_eq!(told("{max_age: 1h}"), (None, day / 24, false));
+    assert_eq!(told("{port: 443}"), (Some(443), day, false));
+    assert_eq!(told("{early_data: true}"), (None, day, true));
+    assert_eq!(told("{early_data: false}"), (None, day, false));
 }

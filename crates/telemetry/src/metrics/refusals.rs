@@ -14,17 +14,17 @@ pub struct Refusals {
     pub left_out: u64,
     /// Whether the kernel has the filter. Else connections are closed when they are accepted.
     pub is_by_kernel: bool,
-    /// SYN packets that the kernel dropped, and connections that were closed.
+    /// Packets of handshakes that the kernel dropped, and connections that were closed or ignored.
     pub connections: u64,
 }
 
 impl ServerMetrics {
-    /// SYN packets of refused peers that the kernel dropped.
+    /// Packets of handshakes of refused peers that the kernel dropped.
     pub fn refused_by_kernel(&self) -> Counter {
         member(&self.refused, [("by", "kernel")])
     }
 
-    /// Connections of refused peers that were closed when they were accepted.
+    /// Connections of refused peers that were closed or ignored when they arrived.
     pub fn refused_at_accept(&self) -> Counter {
         member(&self.refused, [("by", "accept")])
     }

@@ -18,9 +18,9 @@ pub(super) fn http3(
     let Some(written) = &listener.http3 else {
         return Ok(None);
     };
-    let (port, max_age) = match &written.value {
+    let (port, max_age, early_data) = match &written.value {
         WordOr::Word(word) if word == "false" => return Ok(Some(AltService::Withdrawn)),
-        WordOr::Word(word) if word == "true" => (None, DEFAULT_MAX_AGE),
+        WordOr::Word(word) if word == "true" => (None, DEFAULT_MAX_AGE, false),
         WordOr::Word(word) => {
             let message = format!("expected true, false or keys, found `{word}`");
             let help = "write `http3: true`, or `{max_age: 1h}`";
@@ -28,7 +28,8 @@ pub(super) fn http3(
         }
         WordOr::More(more) => {
             let max_age = more.max_age.as_ref();
-            (more.port, max_age.map_or(DEFAULT_MAX_AGE, |age| age.0))
+            let max_age = max_age.map_or(DEFAULT_MAX_AGE, |age| age.0);
+            (more.port, max_age, more.early_data)
         }
     };
     let refused = if listener.tls.is_none() {
@@ -40,6 +41,12 @@ pub(super) fn http3(
             "the PROXY protocol does not say who a client of HTTP/3 is",
             help,
         ))
+    } else if early_data && listener.client_auth.is_some() {
+        let help = "leave one of them out";
+        Some((
+            "early data comes before the certificate of its client",
+            help,
+        ))
     } else if !cfg!(feature = "http3") {
         let help = "build it with `cargo install --path . --features http3`, or leave `http3` out";
         Some(("this build of weir has no HTTP/3", help))
@@ -48,6 +55,10 @@ pub(super) fn http3(
     };
     match refused {
         Some((message, help)) => Err(cx.error(written.span, message).help(help)),
-        None => Ok(Some(AltService::Announced { port, max_age })),
+        None => Ok(Some(AltService::Announced {
+            port,
+            max_age,
+            early_data,
+        })),
     }
 }
