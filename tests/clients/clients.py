@@ -106,6 +106,18 @@ def otlp(url):
     return send
 
 
+def http3_curl(url):
+    import http3
+
+    return http3.curl(url)
+
+
+def http3_aioquic(url):
+    import http3
+
+    return http3.aioquic(url)
+
+
 def hammer(url):
     """Goes on at once, whatever it is told."""
     import requests

@@ -12,10 +12,10 @@ use crate::support::pebble::{EXTERNAL_ACCOUNT, Pebble, PebbleSettings};
 use crate::support::tls::{self, Authority, Certificate, Secure, shown, trusting_roots};
 use crate::support::*;
 
-const DOMAIN: &str = "a.example.com";
+pub(crate) const DOMAIN: &str = "a.example.com";
 
 /// A gateway with a plain listener and one with this `tls`, where Pebble looks at challenges.
-fn setup(pebble: &Pebble, upstream: &Upstream, tls: &str) -> Setup {
+pub(crate) fn setup(pebble: &Pebble, upstream: &Upstream, tls: &str) -> Setup {
     let Pebble {
         http, tls: port, ..
     } = pebble;
@@ -27,7 +27,7 @@ fn setup(pebble: &Pebble, upstream: &Upstream, tls: &str) -> Setup {
 }
 
 /// The usual keys, and more of them.
-fn acme(pebble: &Pebble, more: &str) -> String {
+pub(crate) fn acme(pebble: &Pebble, more: &str) -> String {
     let keys = pebble.keys();
     format!("{{acme: {{domains: {DOMAIN}, {keys}, {more}}}}}")
 }
@@ -38,7 +38,7 @@ fn connect(pebble: &Pebble, config: &Arc<ClientConfig>) -> io::Result<Client<Sec
 }
 
 /// Waits for a certificate that Pebble has signed.
-fn connected(pebble: &Pebble) -> Client<Secure> {
+pub(crate) fn connected(pebble: &Pebble) -> Client<Secure> {
     let config = trusting_roots(&[pebble.root()], &["http/1.1"]);
     eventually("a certificate", || connect(pebble, &config).ok())
 }

@@ -67,7 +67,7 @@ fn limited(setup: Setup, period: &str, ban: &str) -> Setup {
 }
 
 /// Where the programs of the clients are; none, and a word about it, if they are not installed.
-fn programs() -> Option<PathBuf> {
+pub(crate) fn programs() -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let is_there = built.join("clients/installed").exists();
     if !is_there {
@@ -88,7 +88,13 @@ fn send(programs: &Path, client: &str, gateway: &Gateway, count: usize) -> Outpu
 }
 
 /// The same to a URL, with so many retries of an SDK.
-fn run(programs: &Path, client: &str, url: &str, count: usize, retries: usize) -> Output {
+pub(crate) fn run(
+    programs: &Path,
+    client: &str,
+    url: &str,
+    count: usize,
+    retries: usize,
+) -> Output {
     let mut command = Command::new("timeout");
     command.args(["60", "bash"]).arg(programs.join("client.sh"));
     command.args([client, url, &count.to_string()]);

@@ -21,8 +21,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use weir_server::{
-    ClientPlace, Connection, ConnectionService, Draining, Http, PeerFilter, StreamBounds,
-    StreamServer, Tls, Transport,
+    ClientPlace, Connection, ConnectionService, Draining, Http, StreamBounds, StreamServer, Tls,
+    Transport,
 };
 
 use crate::connection::{ClientConnection, close};
@@ -65,18 +65,14 @@ where
     let tls = tls.ok_or_else(|| io::Error::other("HTTP/3 without TLS"))?;
     let server = Arc::new(http.stream_server(make, transport.alt_svc.clone(), draining));
     let mut configs = Configs::new(tls, &server.bounds(), early_data.cloned())?;
-    let peer_filter = transport.peer_filter.clone();
-    let _filtering = peer_filter
-        .clone()
-        .map(|filter| filtering(filter, &socket))
-        .transpose()?;
+    let _guard = guard(transport.clone(), &socket)?;
     let runtime = Arc::new(TokioRuntime);
     let first = Some(configs.current());
     let endpoint = Endpoint::new(EndpointConfig::default(), first, socket, runtime)?;
     let listener = Listener {
         server,
         local,
-        peer_filter,
+        transport: transport.clone(),
         takes_early_data: early_data.is_some(),
         handshakes: Arc::default(),
     };
@@ -102,11 +98,11 @@ where
     }
 }
 
-/// Has the kernel drop what begins connections of refused peers, until it is dropped.
-fn filtering(filter: PeerFilter, socket: &UdpSocket) -> io::Result<AbortOnDropHandle<Infallible>> {
+/// Keeps peers that are not admitted away from a socket, until it is dropped.
+fn guard(transport: Transport, socket: &UdpSocket) -> io::Result<AbortOnDropHandle<Infallible>> {
     let socket = socket.try_clone()?;
-    let following = async move { filter.follow_long_headers(socket).await };
-    Ok(AbortOnDropHandle::new(tokio::spawn(following)))
+    let guarding = async move { transport.guard(socket).await };
+    Ok(AbortOnDropHandle::new(tokio::spawn(guarding)))
 }
 
 /// Sends newcomers away at once, so that they try TCP. Never ends before the endpoint does.
@@ -156,7 +152,7 @@ impl Configs {
 struct Listener<M> {
     server: Arc<StreamServer<M>>,
     local: SocketAddr,
-    peer_filter: Option<PeerFilter>,
+    transport: Transport,
     takes_early_data: bool,
     /// How many are under way.
     handshakes: Arc<AtomicUsize>,
@@ -185,8 +181,7 @@ where
 {
     fn begin(&self, incoming: Incoming, config: quinn::ServerConfig) {
         let peer = incoming.remote_address();
-        let is_welcome = |filter: &PeerFilter| filter.admits(peer.ip());
-        if !self.peer_filter.as_ref().is_none_or(is_welcome) {
+        if !self.transport.admits(peer.ip()) {
             // No answer, as from the kernel.
             incoming.ignore();
             return;

@@ -112,7 +112,7 @@ impl PeerFilter {
 
     /// Whether to begin a connection of UDP with a peer. The kernel may have dropped its packets,
     /// or not yet; or not at all.
-    pub fn admits(&self, peer: IpAddr) -> bool {
+    pub(super) fn admits(&self, peer: IpAddr) -> bool {
         let refused = self.0.refused.load();
         let is_refused = refused.as_ref().is_some_and(|it| it.peers.contains(peer));
         if is_refused {
@@ -124,7 +124,7 @@ impl PeerFilter {
     /// Filters on a socket of UDP, on which packets with a long header begin connections. Never
     /// ends; the socket keeps the filter that it has when this is dropped. Sockets of UDP take
     /// filters without a right, so nothing is said of it.
-    pub async fn follow_long_headers(&self, socket: UdpSocket) -> Infallible {
+    pub(super) async fn follow_long_headers(&self, socket: UdpSocket) -> Infallible {
         let mut changes = self.0.changes.subscribe();
         let mut is_filtered = false;
         loop {

@@ -1,7 +1,8 @@
 //! Serves HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
 
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -59,6 +60,23 @@ pub struct Transport {
     pub alt_svc: AltSvc,
     /// Refuses connections of some peers.
     pub peer_filter: Option<PeerFilter>,
+}
+
+impl Transport {
+    /// Whether to begin a connection of UDP with a peer.
+    pub fn admits(&self, peer: IpAddr) -> bool {
+        let filter = self.peer_filter.as_ref();
+        filter.is_none_or(|filter| filter.admits(peer))
+    }
+
+    /// Has the kernel drop what begins connections with peers that are not admitted, as far as it
+    /// does that, on a socket of UDP on which QUIC is spoken. Never ends.
+    pub async fn guard(&self, socket: UdpSocket) -> Infallible {
+        match &self.peer_filter {
+            Some(filter) => filter.follow_long_headers(socket).await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Serves HTTP; shared by all workers.

@@ -23,7 +23,7 @@ const SYN_OR_ACK: u32 = 0x12;
 
 /// The first byte of a QUIC packet in a datagram, behind the header of UDP, and the bit by which it
 /// has a long header (RFC 9000, section 17.2).
-const QUIC_FLAGS: u32 = 8;
+const PACKET_FLAGS: u32 = 8;
 const LONG_HEADER: u32 = 0x80;
 
 /// How many instructions go before those that look at the source, in a socket of UDP.
@@ -83,7 +83,7 @@ impl Program {
     #[must_use]
     pub fn of_long_headers(&self) -> Self {
         let before: [_; BEFORE] = [
-            Instruction::new(code::LOAD_BYTE, QUIC_FLAGS),
+            Instruction::new(code::LOAD_BYTE, PACKET_FLAGS),
             Instruction {
                 if_true: 1,
                 ..Instruction::new(code::JUMP_IF_AT_LEAST, LONG_HEADER)

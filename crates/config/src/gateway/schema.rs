@@ -16,8 +16,7 @@ use weir_yaml::{
 use crate::addresses::{ListenAddress, Nat64Prefix, Network};
 use crate::bans::schema::{Allow, Ban, Block};
 use crate::foreign::{AccessFormat, Config, Parsed, Word};
-use crate::limits::schema::LimitUse;
-use crate::limits::schema::{DefaultLimits, Overrides};
+use crate::limits::schema::{DefaultLimits, LimitUse, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
 
@@ -152,8 +151,7 @@ pub(crate) struct Http3 {
     pub(crate) max_age: Option<HumanDuration>,
     /// Whether clients that return may send [requests before the handshake
     /// ends](HTTP3.md#early-data), which takes a round trip less. Default: `false`.
-    #[serde(default)]
-    pub(crate) early_data: bool,
+    pub(crate) early_data: Option<bool>,
 }
 
 /// The listener for other proxies.

@@ -29,7 +29,7 @@ pub(super) fn http3(
         WordOr::More(more) => {
             let max_age = more.max_age.as_ref();
             let max_age = max_age.map_or(DEFAULT_MAX_AGE, |age| age.0);
-            (more.port, max_age, more.early_data)
+            (more.port, max_age, more.early_data.unwrap_or(false))
         }
     };
     let refused = if listener.tls.is_none() {
