@@ -54,7 +54,8 @@ crate_id() {
 }
 
 train() {
-  (cd benches/compare/load && CARGO_TARGET_DIR=$target/pgo/load cargo build --release --locked --quiet)
+  (cd benches/compare/load && CARGO_TARGET_DIR=$target/pgo/load \
+    cargo build --release --locked --quiet --features http3)
   # cargo does not look at a profile's contents: what was built by the last one goes.
   rm -rf "$target/pgo/profiles" "$profile" "$target/pgo/use/$host"
   WEIR=$1 WEIR_LOAD=$target/pgo/load/release/weir-load PYTHONPATH=benches/compare \

@@ -96,7 +96,7 @@ build_peers() {
 }
 
 build() {
-  (cd "$here/load" && cargo build --release --locked --quiet)
+  (cd "$here/load" && cargo build --release --locked --quiet --features http3)
   export WEIR_LOAD=${CARGO_TARGET_DIR:-$here/load/target}/release/weir-load
   if [ -z "${WEIR:-}" ]; then
     # As it is shipped.

@@ -82,6 +82,8 @@ def weir(place, job):
     own, tls = place.certificate, ""
     if own:
         tls = f", tls: {{certificate: '{own.path}', key: '{own.key}'}}"
+    if job.http3:
+        tls += ", http3: true"
     gateway = place.write(
         "gateway.yaml",
         f"listen: [{{address: {place.host}:{place.port}{tls}}}]\n"
@@ -308,9 +310,12 @@ def envoy(place, job):
     chain = {"filters": [{"name": "http", "typed_config": manager}]}
     if place.certificate:
         chain["transport_socket"] = envoy_tls(place.certificate)
+    listeners = [{"address": envoy_address(place.port), "filter_chains": [chain]}]
+    if job.http3:
+        listeners.append(envoy_quic(place, manager))
     config = {
         "static_resources": {
-            "listeners": [{"address": envoy_address(place.port), "filter_chains": [chain]}],
+            "listeners": listeners,
             "clusters": [
                 {
                     "name": "app",
@@ -350,6 +355,31 @@ def envoy_tls(own):
     }
 
 
+def envoy_quic(place, manager):
+    """The same by UDP."""
+    kind = "type.googleapis.com/envoy.extensions.transport_sockets.quic.v3.QuicDownstreamTransport"
+    context = envoy_tls(place.certificate)["typed_config"]
+    own = {"@type": kind, "downstream_tls_context": context}
+    own["downstream_tls_context"].pop("@type")
+    manager = {**manager, "codec_type": "HTTP3", "http3_protocol_options": {}}
+    address = envoy_address(place.port)
+    address["socket_address"]["protocol"] = "UDP"
+    chain = {
+        "filters": [{"name": "http", "typed_config": manager}],
+        "transport_socket": {"name": "quic", "typed_config": own},
+    }
+    downstream = {"prefer_gro": True}
+    return {
+        "name": "quic",
+        "address": address,
+        "udp_listener_config": {
+            "quic_options": {},
+            "downstream_socket_config": downstream,
+        },
+        "filter_chains": [chain],
+    }
+
+
 def envoy_limits(job):
     """A descriptor without a value stands for each value, which gets a bucket of its own."""
     seconds = 1 if job.outcome == "pass" else 86_400
@@ -379,7 +409,7 @@ def envoy_limits(job):
     }
 
 
-def caddy(place, _job):
+def caddy(place, job):
     proxy = {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"127.0.0.1:{place.upstream}"}],
@@ -391,7 +421,7 @@ def caddy(place, _job):
     }
     server = {
         "listen": [f"127.0.0.1:{place.port}"],
-        "protocols": ["h1", "h2c"],
+        "protocols": ["h1", "h3"] if job.http3 else ["h1", "h2c"],
         "automatic_https": {"disable": True},
         "routes": [{"handle": [proxy]}],
     }

@@ -24,6 +24,7 @@ TARGETS = (
     ("CPU a request, all invented, against nginx", "shadow", "cpu_us", "nginx", 1.0),
     ("CPU a request, HTTP/2, against nginx", "http2", "cpu_us", "nginx", 0.7),
     ("CPU a request, HTTP/2, against HAProxy", "http2", "cpu_us", "haproxy", 1.1),
+    ("CPU a request, HTTP/3, against Caddy", "http3", "cpu_us", "caddy", 0.6),
     ("CPU a request, TLS, one limit, against nginx", "tls", "cpu_us", "nginx", 0.95),
     ("p99 at half of the peak, one limit, against nginx", "memory-1", "p99_us", "nginx", 1.1),
     ("Peak memory with 10,000 connections, MiB", "idle-10k", "peak_mib", None, 30.0),

@@ -16,6 +16,8 @@ class Job:
     outcome: str = "pass"
     redis: bool = False
     http2: bool = False
+    #: With TLS, beside it.
+    http3: bool = False
     #: From the client; the upstream is spoken to without.
     tls: bool = False
     #: An access log, as the proxy writes one by default. Weir and nginx alone can be told so.
@@ -150,6 +152,24 @@ SCENARIOS = (
         same((*LIMITING, "caddy"), http2=True),
         connections=4,
         load={"http2": 16},
+    ),
+    # nginx and HAProxy, of Debian and as wheels, are built without QUIC.
+    Scenario(
+        "http3",
+        "HTTP/3 from the client, no limit",
+        same(("weir", "envoy", "caddy"), tls=True, http3=True),
+        connections=4,
+        load={"http3": 16},
+        open_loop=False,
+    ),
+    Scenario(
+        "http3-download",
+        "Answers of 1 MiB over HTTP/3",
+        same(("weir", "envoy", "caddy"), tls=True, http3=True),
+        path="/large",
+        connections=4,
+        load={"http3": 4},
+        open_loop=False,
     ),
     Scenario(
         "tls",

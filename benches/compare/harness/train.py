@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -55,6 +56,20 @@ TRAINING = (
     scenario("shadow", Job(limits=1, outcome="shadow", log=True)),
     scenario("post", Job(limits=1, log=True), path="/upload", load={"upload": 1_000}),
     scenario("http2", Job(limits=1, http2=True, log=True), connections=4, load={"http2": 16}),
+    scenario(
+        "http3",
+        Job(limits=1, tls=True, http3=True, log=True),
+        connections=4,
+        load={"http3": 16},
+    ),
+    scenario(
+        "http3-download",
+        Job(tls=True, http3=True),
+        200,
+        path="/large",
+        connections=4,
+        load={"http3": 4},
+    ),
     scenario("tls", Job(limits=1, tls=True, log=True)),
     scenario("handshakes", Job(limits=1, tls=True, log=True), 1_000, load={"reconnect": "full"}),
     scenario("redis", Job(limits=3, redis=True, log=True)),
@@ -89,13 +104,21 @@ def main():
     has_redis = bool(shutil.which("redis-server"))
     if not has_redis:
         print("without Redis: no redis-server is installed", flush=True)
+    has_http3 = speaks_http3(os.environ["WEIR"])
+    if not has_http3:
+        print("without HTTP/3: the binary has not the feature", flush=True)
     with bench:
         for own, requests in TRAINING:
             job = own.contestants[0].job
-            if has_redis or not job.redis:
+            if (has_redis or not job.redis) and (has_http3 or not job.http3):
                 requests = min(requests, REHEARSED) if parsed.rehearse else requests
                 print(f"training: {own.name}, {requests} requests", flush=True)
                 train(bench, own, requests, None if parsed.rehearse else parsed.folder)
+
+
+def speaks_http3(binary):
+    said = subprocess.run([binary, "--version"], capture_output=True, check=True, text=True)
+    return "http3" in said.stdout
 
 
 def train(bench, own, requests, folder):

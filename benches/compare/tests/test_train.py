@@ -15,7 +15,8 @@ def kind(scenario, job):
     """What decides on the path of a scenario's requests through Weir."""
     uploads, large = "upload" in scenario.load, scenario.path == "/large"
     ends = "full" if scenario.reconnect and job.tls else None
-    return job.outcome, job.redis, job.http2, job.tls, ends, uploads, large
+    versions = job.http2, job.http3
+    return job.outcome, job.redis, versions, job.tls, ends, uploads, large
 
 
 class Training(unittest.TestCase):

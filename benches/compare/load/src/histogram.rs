@@ -25,6 +25,14 @@ impl Histogram {
         self.total += 1;
     }
 
+    #[cfg(feature = "http3")]
+    pub fn add_all(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.total += other.total;
+    }
+
     /// Microseconds that this part of all latencies stays within.
     pub fn quantile(&self, part: f64) -> f64 {
         let rank = (part * self.total as f64).ceil().max(1.0) as u64;

@@ -15,6 +15,8 @@
 mod histogram;
 mod http1;
 mod http2;
+#[cfg(feature = "http3")]
+mod http3;
 mod link;
 mod options;
 mod report;
@@ -27,6 +29,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use options::Options;
+use report::Report;
 use run::Load;
 use wire::Dialler;
 
@@ -43,21 +46,52 @@ fn main() -> ExitCode {
 fn serve() -> Result<(), String> {
     let options = Options::parse(std::env::args().skip(1))?;
     let dialler = Dialler::new(&options)?;
+    if options.http3 > 0 {
+        return over_http3(&options);
+    }
     let idle = link::open_idle(&options, &dialler)
         .map_err(|error| format!("idle connections: {error}"))?;
     let mut load =
         Load::connect(&options, &dialler).map_err(|error| format!("connect: {error}"))?;
-    load.closed(options.warm_up)?;
-    say("ready");
-    for line in stdin().lock().lines() {
-        let line = line.map_err(|error| error.to_string())?;
-        say(&obey(&mut load, &line)?);
-    }
+    follow(&mut load, &options)?;
     drop(idle);
     Ok(())
 }
 
-fn obey(load: &mut Load, line: &str) -> Result<String, String> {
+#[cfg(feature = "http3")]
+fn over_http3(options: &Options) -> Result<(), String> {
+    follow(&mut http3::Load::connect(options)?, options)
+}
+
+#[cfg(not(feature = "http3"))]
+fn over_http3(_: &Options) -> Result<(), String> {
+    Err("it was built without the feature `http3`".into())
+}
+
+/// What a load can be told to do.
+trait Phases {
+    /// Every connection, or stream of one, sends its next request when it has the answer to the
+    /// last.
+    fn closed(&mut self, span: Duration) -> Result<Report, String>;
+
+    /// As `closed`, until a number of requests has been sent.
+    fn count(&mut self, requests: u64) -> Result<Report, String>;
+
+    /// The requests go out at a fixed rate, and wait for a connection when none is free.
+    fn open(&mut self, span: Duration, rate: f64) -> Result<Report, String>;
+}
+
+fn follow(load: &mut dyn Phases, options: &Options) -> Result<(), String> {
+    load.closed(options.warm_up)?;
+    say("ready");
+    for line in stdin().lock().lines() {
+        let line = line.map_err(|error| error.to_string())?;
+        say(&obey(load, &line)?);
+    }
+    Ok(())
+}
+
+fn obey(load: &mut dyn Phases, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let report = match words.as_slice() {
         ["closed", seconds] => load.closed(span(seconds)?)?,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const USAGE: &str = "usage: weir-load --target 127.0.0.1:PORT [--path /] [--connections 64] \
     [--idle 0] [--tls CERTIFICATE] [--reconnect no|full|resumed] [--http2 STREAMS] \
-    [--grpc MESSAGE] [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
+    [--http3 STREAMS] [--grpc MESSAGE] [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
 
 /// Whether a connection is used again, and how the next one begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,6 +46,8 @@ pub struct Options {
     pub reconnect: Reconnect,
     /// Streams at once on each connection; zero for HTTP/1.1.
     pub streams: usize,
+    /// The same over HTTP/3.
+    pub http3: usize,
     /// The message of each call of gRPC, written in hexadecimal digits; none for GET.
     pub grpc: Option<Vec<u8>>,
     /// Bytes of each request's body; zero for GET.
@@ -65,6 +67,7 @@ impl Options {
             tls: None,
             reconnect: Reconnect::No,
             streams: 0,
+            http3: 0,
             grpc: None,
             upload: 0,
             expect: 200,
@@ -86,6 +89,7 @@ impl Options {
             "--tls" => self.tls = Some(value.into()),
             "--reconnect" => self.reconnect = number(value)?,
             "--http2" => self.streams = number(value)?,
+            "--http3" => self.http3 = number(value)?,
             "--grpc" => self.grpc = Some(bytes(value)?),
             "--upload" => self.upload = number(value)?,
             "--expect" => self.expect = number(value)?,
@@ -113,6 +117,10 @@ impl Options {
         }
         if self.reconnect == Reconnect::Resumed && self.tls.is_none() {
             return Err("--reconnect resumed is for --tls".into());
+        }
+        let others = self.streams + self.upload + self.idle;
+        if self.http3 > 0 && (others > 0 || self.tls.is_none() || self.reconnect != Reconnect::No) {
+            return Err("--http3 is for --tls, without idle connections and uploads".into());
         }
         if self.connections == 0 {
             return Err("--connections must not be 0".into());
@@ -179,6 +187,9 @@ mod tests {
             "--http2 4 --tls a.pem",
             "--http2 4 --reconnect full",
             "--reconnect resumed",
+            "--http3 4",
+            "--http3 4 --tls a.pem --http2 4",
+            "--http3 4 --tls a.pem --reconnect full",
             "--grpc 0a",
             "--http2 4 --grpc 0",
             "--http2 4 --grpc 0x",

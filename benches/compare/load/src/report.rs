@@ -33,6 +33,17 @@ impl Report {
         }
     }
 
+    /// Counts what came of other requests of the same phase.
+    #[cfg(feature = "http3")]
+    pub fn add(&mut self, other: &Self) {
+        self.latencies.add_all(&other.latencies);
+        self.answered += other.answered;
+        self.unexpected += other.unexpected;
+        self.resumed += other.resumed;
+        self.lost += other.lost;
+        self.unanswered += other.unanswered;
+    }
+
     pub fn to_json(&self) -> String {
         let part = |part| self.latencies.quantile(part);
         format!(

@@ -10,6 +10,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
+use crate::Phases;
 use crate::link::{Link, Pattern};
 use crate::options::{Options, Reconnect};
 use crate::report::Report;
@@ -74,17 +75,6 @@ impl<'o> Load<'o> {
         Ok(link)
     }
 
-    /// Every connection sends its next request when it has the answer to the last.
-    pub fn closed(&mut self, span: Duration) -> Result<Report, String> {
-        let end = Instant::now() + span;
-        self.back_to_back(|now, _| now < end)
-    }
-
-    /// As `closed`, until a number of requests has been sent.
-    pub fn count(&mut self, requests: u64) -> Result<Report, String> {
-        self.back_to_back(|_, sent| sent < requests)
-    }
-
     fn back_to_back(&mut self, may_send: impl Fn(Instant, u64) -> bool) -> Result<Report, String> {
         let begin = Instant::now();
         let mut report = Report::new();
@@ -107,8 +97,7 @@ impl<'o> Load<'o> {
         Ok(self.finish(report, begin, 0))
     }
 
-    /// The requests go out at a fixed rate, and wait for a connection when none is free.
-    pub fn open(&mut self, span: Duration, rate: f64) -> Result<Report, String> {
+    fn at_rate(&mut self, span: Duration, rate: f64) -> Result<Report, String> {
         let begin = Instant::now();
         let total = (span.as_secs_f64() * rate) as u64;
         let due = |number: u64| begin + Duration::from_secs_f64(number as f64 / rate);
@@ -241,6 +230,21 @@ impl<'o> Load<'o> {
             .map_err(|error| format!("connecting again: {error}"))?;
         self.free.extend(std::iter::repeat_n(number, lost));
         Ok(())
+    }
+}
+
+impl Phases for Load<'_> {
+    fn closed(&mut self, span: Duration) -> Result<Report, String> {
+        let end = Instant::now() + span;
+        self.back_to_back(|now, _| now < end)
+    }
+
+    fn count(&mut self, requests: u64) -> Result<Report, String> {
+        self.back_to_back(|_, sent| sent < requests)
+    }
+
+    fn open(&mut self, span: Duration, rate: f64) -> Result<Report, String> {
+        self.at_rate(span, rate)
     }
 }
 

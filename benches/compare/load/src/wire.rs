@@ -22,7 +22,7 @@ use crate::options::{Options, Reconnect};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What certificates are for.
-const SERVER_NAME: &str = "localhost";
+pub const SERVER_NAME: &str = "localhost";
 
 /// How connections to the proxy are opened.
 pub struct Dialler {
@@ -84,7 +84,7 @@ impl Dialler {
 
 /// Trusts this certificate alone, and offers one version, one cipher, one key exchange and one
 /// protocol, so that every proxy does the same work: there is nothing left for it to choose.
-fn trusting(certificate: &Path) -> Result<ClientConfig, String> {
+pub fn trusting(certificate: &Path) -> Result<ClientConfig, String> {
     let unusable = |error: &dyn std::fmt::Display| format!("{}: {error}", certificate.display());
     let provider = CryptoProvider {
         cipher_suites: vec![TLS13_AES_128_GCM_SHA256],
