@@ -142,3 +142,36 @@ impl HandshakeEnd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustls::server::ResolvesServerCertUsingSni;
+
+    use super::*;
+
+    fn tls() -> Arc<rustls::ServerConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+        Arc::new(tls)
+    }
+
+    #[test]
+    fn workers_share_the_sessions_of_certificates_and_new_ones_begin_anew() {
+        let (early_data, of) = (EarlyData::default(), tls());
+        let (mut one, mut other, mut renewed) = ((*of).clone(), (*of).clone(), (*of).clone());
+        early_data.allow(&mut one, &of);
+        early_data.clone().allow(&mut other, &of);
+        one.session_storage.put(b"id".to_vec(), b"session".to_vec());
+        // A session is used up by whoever resumes it.
+        assert!(other.session_storage.take(b"id").is_some());
+        assert!(one.session_storage.take(b"id").is_none());
+        one.session_storage.put(b"id".to_vec(), b"session".to_vec());
+        early_data.allow(&mut renewed, &tls());
+        assert!(renewed.session_storage.take(b"id").is_none());
+        assert!(!one.ticketer.enabled());
+    }
+}
