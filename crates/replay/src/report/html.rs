@@ -10,6 +10,7 @@ use weir_telemetry::printable;
 
 use super::{Changes, LimitReport, Report, SweepReport, TimelineSpan, Totals};
 use crate::need::{MIN_SUBJECTS, NeedReport};
+use crate::tally::Example;
 use crate::{percent, shown};
 
 const HEAD: &str = r#"<!doctype html>
@@ -20,10 +21,11 @@ const HEAD: &str = r#"<!doctype html>
 <title>weir replay</title>
 <style>
 :root { --ink: #1a2230; --soft-ink: #5b6675; --paper: #f6f7f9; --card: #fff; --line: #e0e5eb;
-  --requests: #a9c1de; --denied: #d1432f; --before: #96700c; --good: #1f7a4d; --accent: #2f6bb3 }
+  --requests: #a9c1de; --denied: #d1432f; --before: #96700c; --good: #1f7a4d; --accent: #2f6bb3;
+  --shade: rgb(26 34 48 / 28%) }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft-ink: #9aa7b8; --paper: #10141a;
   --card: #181e26; --line: #2b3440; --requests: #3f5f86; --denied: #ff7a66; --before: #d8b44c;
-  --good: #58c08d; --accent: #7fb2ee } }
+  --good: #58c08d; --accent: #7fb2ee; --shade: rgb(0 0 0 / 75%) } }
 * { box-sizing: border-box }
 body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: var(--ink);
   background: var(--paper); margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem }
@@ -40,7 +42,13 @@ section .cards div { background: var(--paper) }
 .cards b { display: block; font-size: 1.45rem; line-height: 1.3; color: var(--ink);
   font-variant-numeric: tabular-nums } .cards .bad b { color: var(--denied) }
 .cards .good b { color: var(--good) }
-.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; margin: .5rem 0 }
+.wide { overflow-x: auto; background: linear-gradient(to right, var(--card) 2rem, transparent) 0 0,
+  linear-gradient(to left, var(--card) 2rem, transparent) 100% 0,
+  linear-gradient(to right, var(--shade), transparent) 0 0,
+  linear-gradient(to left, var(--shade), transparent) 100% 0; background-repeat: no-repeat;
+  background-size: 3rem 100%, 3rem 100%, 1rem 100%, 1rem 100%;
+  background-attachment: local, local, scroll, scroll }
+table { border-collapse: collapse; width: 100%; margin: .5rem 0 }
 th { font-weight: 600; color: var(--soft-ink); font-size: .8rem; text-align: left }
 th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
@@ -51,7 +59,7 @@ td.share { width: 30%; min-width: 8rem }
   overflow: hidden } .bar i { display: block; height: 100%; background: var(--denied) }
 code, pre { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, monospace; background: var(--paper);
   border-radius: 6px } code { padding: .1rem .3rem }
-pre { padding: .7rem .9rem; overflow-x: auto; border: 1px solid var(--line); margin: .4rem 0 }
+pre { padding: .7rem .9rem; white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--line); margin: .4rem 0 }
 .plot { position: relative; height: 190px; margin: .6rem 0 .2rem; border-bottom: 1px solid var(--line);
   background: linear-gradient(var(--line) 1px, transparent 1px) 0 0 / 100% 25% }
 .plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible }
@@ -69,7 +77,8 @@ pre { padding: .7rem .9rem; overflow-x: auto; border: 1px solid var(--line); mar
   margin: .3rem 0 0; padding: 0; list-style: none }
 .legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .4rem;
   vertical-align: -1px }
-li { margin: .2rem 0 }
+li { margin: .2rem 0 } a { color: var(--accent) }
+nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem }
 </style></head><body>
 "#;
 
@@ -89,8 +98,8 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
         write_changes(out, changes, report.baseline_name())?;
     }
     write_limits(out, &report.limits)?;
-    for limit in report.limits.iter().filter(|limit| limit.requests > 0) {
-        write_limit(out, limit)?;
+    for (index, limit) in told(&report.limits) {
+        write_limit(out, index, limit)?;
     }
     write_sweep(out, &report.sweep)?;
     write_rest(out, report)
@@ -117,6 +126,7 @@ fn write_head(out: &mut String, report: &Report) -> fmt::Result {
         let (from, to, format) = (Time(from), Time(to), &log.format);
         writeln!(out, "<p>{from} to {to} UTC, in the form {format}</p>")?;
     }
+    write_links(out, report)?;
     out.push_str("</header><div class=cards>\n");
     card(out, "", Count(total), "requests")?;
     card(out, "", Count(allowed), "allowed")?;
@@ -138,6 +148,28 @@ fn write_head(out: &mut String, report: &Report) -> fmt::Result {
         card(out, "good", Count(no_longer), "no longer denied")?;
     }
     out.write_str("</div>\n")
+}
+
+/// Links to what is below.
+fn write_links(out: &mut String, report: &Report) -> fmt::Result {
+    out.push_str("<nav aria-label=Sections>");
+    if report.changes.is_some() {
+        out.push_str("<a href=\"#changes\">What changes</a>");
+    }
+    out.push_str("<a href=\"#limits\">Limits</a>");
+    for (index, limit) in told(&report.limits) {
+        write!(out, "<a href=\"#limit-{index}\">{}</a>", Text(&limit.name))?;
+    }
+    if !report.sweep.is_empty() {
+        out.push_str("<a href=\"#sweep\">Other values</a>");
+    }
+    out.write_str("<a href=\"#caveats\">Keep in mind</a></nav>")
+}
+
+/// The limits that requests were subject to, each of which has a section.
+fn told(limits: &[LimitReport]) -> impl Iterator<Item = (usize, &LimitReport)> {
+    let limits = limits.iter().enumerate();
+    limits.filter(|(_, limit)| limit.requests > 0)
 }
 
 /// The class of a count that is better zero.
@@ -224,7 +256,7 @@ fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Re
     } = *changes;
     writeln!(
         out,
-        "<section><h2>Compared with {}</h2><p class=note>{} of {} requests fare alike ({}%); {} are \
+        "<section id=changes><h2>Compared with {}</h2><p class=note>{} of {} requests fare alike ({}%); {} are \
          newly denied, {} no longer denied.</p>",
         Text(baseline),
         Count(same),
@@ -237,25 +269,54 @@ fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Re
         out.push_str(
             "<div class=wide><table><tr><th>time<th>client<th>request<th>was<th>is</tr>\n",
         );
-        for example in &changes.examples {
-            writeln!(
+        for (example, times) in alike(&changes.examples) {
+            let (at, more) = (shown(example.at), times - 1);
+            write!(
                 out,
-                "<tr><td class=time>{}<td>{}<td class=text>{}<td>{}<td>{}</tr>",
-                Time(&shown(example.at)),
+                "<tr><td class=time>{}<td>{}<td class=text>{}",
+                Time(&at),
                 example.client,
                 Text(&example.request),
-                Text(&example.was),
-                Text(&example.is)
             )?;
+            if more > 0 {
+                write!(out, " <span class=note>and {more} like it</span>")?;
+            }
+            let (was, is) = (Text(&example.was), Text(&example.is));
+            writeln!(out, "<td>{was}<td>{is}</tr>")?;
         }
         out.push_str("</table></div>\n");
     }
     out.write_str("</section>\n")
 }
 
+/// The first of those that differ in their time alone, and how many there are of it.
+fn alike(examples: &[Example]) -> Vec<(&Example, usize)> {
+    let mut groups: Vec<(&Example, usize)> = Vec::new();
+    let what = |example: &Example| {
+        let Example {
+            client,
+            request,
+            was,
+            is,
+            ..
+        } = example;
+        (*client, request.clone(), was.clone(), is.clone())
+    };
+    for example in examples {
+        match groups
+            .iter_mut()
+            .find(|(first, _)| what(first) == what(example))
+        {
+            Some((_, times)) => *times += 1,
+            None => groups.push((example, 1)),
+        }
+    }
+    groups
+}
+
 fn write_limits(out: &mut String, limits: &[LimitReport]) -> fmt::Result {
     out.push_str(
-        "<section><h2>Limits</h2><div class=wide><table><tr><th>limit<th class=n>requests<th \
+        "<section id=limits><h2>Limits</h2><div class=wide><table><tr><th>limit<th class=n>requests<th \
          class=n>denied<th class=n>would deny<th>share<th class=n>subjects<th class=n>of these \
          denied</tr>\n",
     );
@@ -276,10 +337,10 @@ fn write_limits(out: &mut String, limits: &[LimitReport]) -> fmt::Result {
     out.write_str("</table></div></section>\n")
 }
 
-fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
+fn write_limit(out: &mut String, index: usize, limit: &LimitReport) -> fmt::Result {
     writeln!(
         out,
-        "<section><h2>{}</h2><p class=note>per {}; routes {}</p>",
+        "<section id=limit-{index}><h2>{}</h2><p class=note>per {}; routes {}</p>",
         Text(&limit.name),
         Text(&limit.per.join(" and ")),
         Text(&limit.routes.join(", "))
@@ -336,7 +397,8 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
         .curve
         .first()
         .map_or(0.0, |step| share(step.denied_subjects));
-    if top > 0.0 {
+    // Of a few subjects a curve is a staircase that says nothing.
+    if top > 0.0 && need.subjects >= MIN_SUBJECTS {
         let point = |step: &crate::need::Step| {
             let y = 100.0 - 100.0 * share(step.denied_subjects) / top;
             format!("{:.2},{y:.2}", x(step.value))
@@ -344,7 +406,7 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
         let points: Vec<String> = need.curve.iter().map(point).collect();
         writeln!(
             out,
-            "<h3>Share of subjects that a {of} denies</h3><div class=plot><small>{top}%</small><svg \
+            "<h3>Share of subjects that a {of} denies, by its value on a logarithmic scale</h3><div class=plot><small>{top}%</small><svg \
              viewBox=\"0 0 100 100\" preserveAspectRatio=none role=img aria-label=\"Subjects denied by \
              {of}\"><polyline class=curve points=\"{}\"/></svg>",
             points.join(" ")
@@ -417,7 +479,7 @@ fn write_sweep(out: &mut String, sweep: &[SweepReport]) -> fmt::Result {
     };
     writeln!(
         out,
-        "<section><h2>{} by {}</h2><div class=wide><table><tr><th class=n>{}<th>share<th \
+        "<section id=sweep><h2>{} by {}</h2><div class=wide><table><tr><th class=n>{}<th>share<th \
          class=n>denied<th class=n>of requests<th class=n>subjects denied</tr>",
         Text(&first.limit.name),
         first.parameter,
@@ -446,7 +508,7 @@ fn write_rest(out: &mut String, report: &Report) -> fmt::Result {
         }
         out.push_str("</ul></section>\n");
     }
-    out.push_str("<section><h2>Keep in mind</h2><ul>\n");
+    out.push_str("<section id=caveats><h2>Keep in mind</h2><ul>\n");
     for caveat in &report.caveats {
         writeln!(out, "<li>{}</li>", Text(caveat))?;
     }
@@ -549,6 +611,28 @@ mod tests {
             Text("/a\u{202e}nimda\u{1b}").to_string(),
             r"/a\u{202e}nimda\u{1b}"
         );
+    }
+
+    /// Ten rows said the same of one client.
+    #[test]
+    fn requests_that_differ_in_their_time_alone_are_one_row_with_their_number() {
+        let example = |at: u64, request: &str| Example {
+            at: weir_limit::time::Timestamp::from_nanos(at),
+            client: [192, 0, 2, 1].into(),
+            request: request.to_owned(),
+            was: "passes".to_owned(),
+            is: "denied by L".to_owned(),
+        };
+        let examples = [
+            example(1, "GET /a"),
+            example(2, "GET /b"),
+            example(3, "GET /a"),
+        ];
+        let rows: Vec<_> = alike(&examples)
+            .into_iter()
+            .map(|(first, times)| (first.request.as_str(), times))
+            .collect();
+        assert_eq!(rows, [("GET /a", 2), ("GET /b", 1)]);
     }
 
     #[test]
