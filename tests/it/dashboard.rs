@@ -271,6 +271,79 @@ fn the_page_never_says_that_there_are_more_bans_once_they_are_lifted() {
     assert_quiet(&browser);
 }
 
+/// The charts of a page began empty.
+#[test]
+fn a_page_that_is_opened_shows_what_was_counted_before_it() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let browser = dashboard(&gateway);
+    gateway.statuses(&from("192.0.2.66"), 9);
+    let drawn = "return document.querySelector('#decisions path.denied').getAttribute('d')";
+    let is_drawn = || {
+        let path = browser.run(drawn);
+        path.as_str().is_some_and(|path| path.contains('L'))
+    };
+    let hour = "document.querySelector('input[name=span][value=hour]').click()";
+    browser.run(hour);
+    eventually("a point of the history", || is_drawn().then_some(()));
+    browser.open(&page(&gateway));
+    browser.sees("#decisions", "3 min ago");
+    browser.sees("#connection", "live");
+    eventually("the minutes before", || is_drawn().then_some(()));
+    browser.run(hour);
+    browser.sees("#decisions", "60 min ago");
+    assert!(is_drawn());
+    assert_quiet(&browser);
+}
+
+#[test]
+fn overrides_of_operators_are_listed_with_who_set_them_and_undone() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    const ACME: &str = "/v1/overrides/Calls/192.0.2.9";
+    let parameters =
+        r#"{"burst": 8, "count": 9, "period": "1h", "comment": "incident 7", "for": "2h"}"#;
+    let set = gateway.admin(&put(ACME, parameters).with("host", "localhost"));
+    assert_eq!(set.status, 200, "{}", set.text());
+    let browser = dashboard(&gateway);
+    for told in [
+        "192.0.2.9",
+        "Calls",
+        "8 at once, 9 each 1h",
+        "127.0.0.1",
+        "incident 7",
+    ] {
+        browser.sees("#override-rows", told);
+    }
+    browser.click("#override-rows button");
+    browser.sees("#subject-state", "incident 7");
+    let bucket = || {
+        let bucket = gateway.admin(&get("/v1/buckets/Calls/192.0.2.9").with("host", "localhost"));
+        bucket.json()["burst"].clone()
+    };
+    assert_eq!(bucket(), 8, "it is not confirmed");
+    browser.click("#subject-form .primary");
+    browser.sees("#subject-result", "Undone");
+    assert_eq!(bucket(), 5);
+    browser.wait("document.getElementById('overrides').hidden");
+    assert_quiet(&browser);
+}
+
+#[test]
+fn the_row_of_a_banned_client_says_so() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    gateway.statuses(&from("192.0.2.66"), 2);
+    let browser = dashboard(&gateway);
+    choose_hour(&browser);
+    browser.sees("#subject-rows", "192.0.2.66");
+    assert!(!browser.text("#subject-rows").contains("banned"));
+    let ban = put("/v1/bans/abusers/192.0.2.66", r#"{"for": "20m"}"#);
+    assert_eq!(gateway.admin(&ban.with("host", "localhost")).status, 200);
+    browser.sees("#subject-rows", "banned");
+    assert_quiet(&browser);
+}
+
 #[test]
 fn an_override_of_a_subject_with_a_star_never_covers_other_subjects() {
     let upstream = Upstream::start();

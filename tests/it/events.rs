@@ -111,6 +111,39 @@ fn each_second_tells_what_was_counted_in_it() {
     assert_eq!(counted["subjects"]["Calls"], 1);
 }
 
+/// Whoever opened the dashboard saw nothing of the time before.
+#[test]
+fn what_was_counted_before_a_page_is_opened_is_in_its_history_once() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).admin("dashboard: true").start();
+    let counted = |points: &Value, word: &str| -> u64 {
+        let points = points["points"].as_array().unwrap().iter();
+        let counts = points.map(|point| point["decisions"][word].as_u64().unwrap_or(0));
+        counts.sum()
+    };
+    let mut watching = Events::open(&gateway, "");
+    gateway.statuses(&from("192.0.2.1", "/"), 5);
+    let points = watching.until("history", |points| counted(points, "denied") > 0);
+    assert_eq!(
+        (counted(&points, "allowed"), counted(&points, "denied")),
+        (3, 2)
+    );
+    assert_eq!(points["seconds"], 10);
+    let mut later = Events::open(&gateway, "");
+    assert_eq!(later.next().unwrap().0, "configuration");
+    let (name, all) = later.next().unwrap();
+    assert_eq!((name.as_str(), counted(&all, "denied")), ("history", 2));
+    // The next ones are told as they are counted.
+    let new = later.until("history", |_| true);
+    assert_eq!(
+        (
+            new["points"].as_array().unwrap().len(),
+            counted(&new, "denied")
+        ),
+        (1, 0)
+    );
+}
+
 #[test]
 fn requests_that_fail_are_told_apart_from_those_that_limits_let_through() {
     let upstream = Upstream::start();

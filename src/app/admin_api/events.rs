@@ -1,5 +1,5 @@
-//! Server-sent events of the gateway: the configuration in force when it changes, and the counts of
-//! each second.
+//! Server-sent events of the gateway: the configuration in force when it changes, the counts of each
+//! second, and those of the last hour.
 //!
 //! ```text
 //! GET /v1/events?tail=true&decision=denied,shadowed&by=L&route=api&text=203.0.113
@@ -29,6 +29,7 @@ use weir_telemetry::{
 
 use super::configuration;
 use super::error::ApiError;
+use super::history::{self, History};
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
 
@@ -51,11 +52,35 @@ pub(super) struct Events {
     /// Becomes true when the gateway begins to drain.
     pub(super) draining: watch::Receiver<bool>,
     pub(super) permits: Arc<Semaphore>,
+    pub(super) history: History,
 }
 
 impl Events {
     pub(super) fn permits() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(MAX_STREAMS))
+    }
+
+    /// Keeps the history for as long as there is a dashboard, until the gateway drains.
+    pub(super) async fn keep_history(self: Arc<Self>) {
+        let mut snapshots = self.snapshots.clone();
+        let mut draining = self.draining.clone();
+        let mut counted = Counted::new(&snapshots.borrow_and_update(), &self.metrics);
+        counted.point(&self.metrics, self.clock.now().as_secs());
+        let mut ticks = interval(history::INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.reset();
+        loop {
+            tokio::select! {
+                _ = draining.wait_for(|begun| *begun) => return,
+                _ = ticks.tick() => {}
+            }
+            let snapshot = Arc::clone(&snapshots.borrow_and_update());
+            counted.handles = Handles::new(&snapshot, &self.metrics);
+            let point = counted.point(&self.metrics, self.clock.now().as_secs());
+            if snapshot.settings.admin_dashboard {
+                self.history.push(point);
+            }
+        }
     }
 
     pub(super) fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
@@ -107,6 +132,8 @@ struct EventStream {
     counted: Counted,
     /// The configuration in force was not sent yet.
     is_new: bool,
+    /// How many points of the history were sent.
+    seen: u64,
     has_ended: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -160,7 +187,7 @@ impl Handles {
 impl EventStream {
     fn new(events: Arc<Events>, filter: Option<TailFilter>, permit: OwnedSemaphorePermit) -> Self {
         let mut snapshots = events.snapshots.clone();
-        let handles = Handles::new(&snapshots.borrow_and_update(), &events.metrics);
+        let counted = Counted::new(&snapshots.borrow_and_update(), &events.metrics);
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is at once, and there is nothing to tell then.
@@ -171,17 +198,10 @@ impl EventStream {
             snapshots,
             ticks,
             seconds: 0,
-            counted: Counted {
-                handles,
-                routes: HashMap::new(),
-                limits: HashMap::new(),
-                bans: HashMap::new(),
-                refused: 0,
-                own: events.metrics.tail().own_latency(),
-                store: LatencyCounts::default(),
-            },
+            counted,
             events,
             is_new: true,
+            seen: 0,
             has_ended: false,
             _permit: permit,
         };
@@ -196,6 +216,9 @@ impl EventStream {
         }
         if std::mem::take(&mut self.is_new) {
             return Some(self.configuration());
+        }
+        if let Some(points) = self.events.history.since(&mut self.seen) {
+            return Some(event("history", &points));
         }
         let due = tokio::select! {
             biased;
@@ -225,7 +248,7 @@ impl EventStream {
     fn second(&mut self) -> Value {
         let metrics = Arc::clone(&self.events.metrics);
         let (decisions, failed, latency, routes) = self.counted.routes(&metrics);
-        let (limits, bans) = (self.counted.limits(), self.counted.bans());
+        let (limits, (bans, banned)) = (self.counted.limits(), self.counted.bans());
         let own = metrics.tail().own_latency();
         let own_since = own.since(&std::mem::replace(&mut self.counted.own, own));
         let (at, error) = metrics.last_load();
@@ -241,6 +264,7 @@ impl EventStream {
             "at": now,
             "decisions": decisions,
             "failed": failed,
+            "banned": banned,
             "latency": {"all": quantiles(&latency), "own": quantiles(&own_since)},
             "in_flight": server.in_flight.get(),
             "connections": server.open.get(),
@@ -274,6 +298,32 @@ impl EventStream {
 }
 
 impl Counted {
+    fn new(snapshot: &Snapshot, metrics: &Metrics) -> Self {
+        Self {
+            handles: Handles::new(snapshot, metrics),
+            routes: HashMap::new(),
+            limits: HashMap::new(),
+            bans: HashMap::new(),
+            refused: 0,
+            own: metrics.tail().own_latency(),
+            store: LatencyCounts::default(),
+        }
+    }
+
+    /// What was counted since the point before. Weir's own latency is known only while somebody
+    /// watches.
+    fn point(&mut self, metrics: &Metrics, now: u64) -> Value {
+        let (decisions, failed, latency, _) = self.routes(metrics);
+        let (_, banned) = self.bans();
+        json!({
+            "at": now,
+            "decisions": decisions,
+            "failed": failed,
+            "banned": banned,
+            "latency": {"all": quantiles(&latency)},
+        })
+    }
+
     /// The decisions since the last event, how many of each ended with a server error, how long all
     /// requests took, and all of that by route.
     fn routes(&mut self, metrics: &Metrics) -> (Value, Value, LatencyCounts, Value) {
@@ -307,13 +357,17 @@ impl Counted {
         Value::Object(limits.collect())
     }
 
-    fn bans(&mut self) -> Value {
+    /// The counts of each ban, and how many requests all of them denied.
+    fn bans(&mut self) -> (Value, u64) {
+        let mut denied = 0;
         let bans = self.handles.bans.iter().map(|(name, counters)| {
             let now = counters.sample();
             let before = self.bans.insert(Arc::clone(name), now).unwrap_or(now);
+            denied += now.since(before).denied;
             (name.to_string(), counts(now, before))
         });
-        Value::Object(bans.collect())
+        let bans = Value::Object(bans.collect());
+        (bans, denied)
     }
 
     /// The known subjects of each limit within a minute.

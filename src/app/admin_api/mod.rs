@@ -17,6 +17,7 @@ mod explain;
 mod findings;
 mod fleet;
 mod gateway_findings;
+mod history;
 mod overrides;
 mod process;
 mod request;
@@ -49,6 +50,7 @@ use self::error::ApiError;
 use self::events::Events;
 pub(super) use self::findings::{is_enforced, quota_of};
 pub(super) use self::fleet::published_findings;
+use self::history::History;
 use self::overrides::OverridesRequest;
 use self::request::Page;
 use self::responses::{BucketNotes, CountedScope, Findings};
@@ -102,16 +104,18 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         log_level,
         shared_bans,
     } = gateway;
-    let events = Events {
+    let events = Arc::new(Events {
         snapshots: snapshots.clone(),
         stores: stores.clone(),
         metrics: Arc::clone(&metrics),
         clock: stores.clock(),
         draining,
         permits: Events::permits(),
-    };
+        history: History::default(),
+    });
+    tokio::spawn(Arc::clone(&events).keep_history());
     let api = Arc::new(Api {
-        events: Arc::new(events),
+        events,
         snapshots,
         clock: stores.clock(),
         stores,

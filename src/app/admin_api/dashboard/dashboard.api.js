@@ -155,6 +155,20 @@ export function rows(body, items, key, cells) {
   });
 }
 
+/** A name that may be broken before its capitals, so that it fits a narrow column. */
+export function soft(name) {
+  const parts = name.split(/(?<=[a-z0-9])(?=[A-Z])/);
+  return parts.flatMap((part, place) => (place > 0 ? [h('wbr'), part] : [part]));
+}
+
+/** A text whose parts between backticks are code. */
+export function marked(text) {
+  const parts = text.split('`');
+  // A backtick without another is itself.
+  if (parts.length % 2 === 0) return [text];
+  return parts.map((part, place) => (place % 2 === 1 ? h('code', {}, part) : part)).filter(Boolean);
+}
+
 /** Fills a list of choices with names, behind the choice of all. */
 export function choices(select, names) {
   const chosen = select.value;

@@ -1,11 +1,14 @@
-// Charts of the last minutes, drawn as SVG.
+// Charts of the last minutes and of the last hour, drawn as SVG.
 
 import { fill, h, number } from './dashboard.api.js';
 
 const HEIGHT = 100;
 
-/** How many seconds a chart shows. */
-export const SPAN = 180;
+/** The spans that a chart can show: how many points, and of how many seconds each is. */
+const SPANS = {
+  minutes: { length: 180, seconds: 1, from: '3 min ago' },
+  hour: { length: 360, seconds: 10, from: '60 min ago' },
+};
 
 /** The next of 1, 2, 5, 10, ... so that an axis changes seldom. */
 function ceiling(value) {
@@ -23,7 +26,8 @@ export class Chart {
     this.series = series;
     this.stacked = stacked;
     this.show = show;
-    this.points = [];
+    this.all = { minutes: [], hour: [] };
+    this.span = 'minutes';
     this.pointed = null;
     this.values = series.map(() => h('b', {}, '–'));
     const legend = h(
@@ -37,15 +41,16 @@ export class Chart {
     this.cursor = h('line', { class: 'cursor', y1: 0, y2: HEIGHT, visibility: 'hidden' });
     this.svg = h(
       'svg',
-      { viewBox: `0 0 ${SPAN - 1} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img' },
-      h('line', { class: 'axis', x1: 0, x2: SPAN, y1: 0, y2: 0 }),
-      h('line', { class: 'axis', x1: 0, x2: SPAN, y1: HEIGHT / 2, y2: HEIGHT / 2 }),
+      { preserveAspectRatio: 'none', role: 'img' },
+      axis(0),
+      axis(HEIGHT / 2),
       this.shapes,
-      h('line', { class: 'axis', x1: 0, x2: SPAN, y1: HEIGHT, y2: HEIGHT }),
+      axis(HEIGHT),
       this.cursor,
     );
     this.top = h('span', { class: 'top-label' });
     this.middle = h('span', { class: 'middle-label' });
+    this.from = h('span');
     this.when = h('span', {}, 'now');
     fill(
       place,
@@ -56,12 +61,12 @@ export class Chart {
         this.svg,
         this.top,
         this.middle,
-        h('div', { class: 'times' }, h('span', {}, `${SPAN / 60} min ago`), this.when),
+        h('div', { class: 'times' }, this.from, this.when),
       ),
     );
     this.svg.addEventListener('pointermove', (event) => {
       const box = this.svg.getBoundingClientRect();
-      this.pointed = Math.round(((event.clientX - box.left) / box.width) * (SPAN - 1));
+      this.pointed = Math.round(((event.clientX - box.left) / box.width) * (this.length - 1));
       this.draw();
     });
     this.svg.addEventListener('pointerleave', () => {
@@ -70,18 +75,52 @@ export class Chart {
     });
   }
 
-  /** Adds the values of a second by key; null where there are none. */
-  add(values) {
-    this.points.push(this.series.map(({ key }) => values[key] ?? null));
-    if (this.points.length > SPAN) this.points.shift();
+  get length() {
+    return SPANS[this.span].length;
+  }
+
+  /** Shows the last minutes, or the last hour. */
+  choose(span) {
+    this.span = span;
+    this.pointed = null;
     this.draw();
   }
 
+  /** Adds the values of a second by key; null where there are none. */
+  add(values) {
+    this.push('minutes', this.point(values));
+    if (this.span === 'minutes') this.draw();
+  }
+
+  /** Shows what the gateway has counted in the last hour, by points of `seconds` each. */
+  setHour(points, seconds) {
+    this.all.hour = points.map((values) => this.point(values));
+    // Nothing but the history is known of the time before the page was opened.
+    if (this.all.minutes.length === 0) {
+      const last = this.all.hour.slice(-SPANS.minutes.length / seconds);
+      this.all.minutes = last.flatMap((point) => Array(seconds).fill(point));
+    }
+    this.draw();
+  }
+
+  point(values) {
+    return this.series.map(({ key }) => values[key] ?? null);
+  }
+
+  push(span, point) {
+    this.all[span].push(point);
+    if (this.all[span].length > SPANS[span].length) this.all[span].shift();
+  }
+
   draw() {
+    this.points = this.all[this.span];
+    const { seconds, from } = SPANS[this.span];
+    this.svg.setAttribute('viewBox', `0 0 ${this.length - 1} ${HEIGHT}`);
+    fill(this.from, from);
     const sum = (point) => point.reduce((total, value) => total + (value ?? 0), 0);
     const highest = this.points.map((point) => (this.stacked ? sum(point) : Math.max(0, ...point)));
     const top = ceiling(Math.max(...highest, this.stacked ? 10 : 0.1));
-    const first = SPAN - this.points.length;
+    const first = this.length - this.points.length;
     const x = (index) => first + index;
     const y = (value) => (HEIGHT - (value / top) * HEIGHT).toFixed(2);
     const floor = this.points.map(() => 0);
@@ -119,13 +158,21 @@ export class Chart {
     this.cursor.setAttribute('visibility', isPointed ? 'visible' : 'hidden');
     this.cursor.setAttribute('x1', this.pointed ?? 0);
     this.cursor.setAttribute('x2', this.pointed ?? 0);
-    fill(this.when, isPointed ? `${this.points.length - 1 - pointed} s ago` : 'now');
+    fill(this.when, isPointed ? ago((this.points.length - 1 - pointed) * seconds) : 'now');
     this.values.forEach((value, place) => fill(value, point ? this.show(point[place]) : '–'));
     const told = this.series.map(
       ({ name }, place) => `${name} ${point ? this.show(point[place]) : 'none'}`,
     );
     this.svg.setAttribute('aria-label', told.join(', '));
   }
+}
+
+function axis(y) {
+  return h('line', { class: 'axis', x1: 0, x2: '100%', y1: y, y2: y });
+}
+
+function ago(seconds) {
+  return seconds < 120 ? `${seconds} s ago` : `${Math.round(seconds / 60)} min ago`;
 }
 
 /** A bar of a share from 0 to 1, with the number beside it. */
@@ -141,6 +188,12 @@ export function meter(share, text, kind) {
     ),
     h('span', {}, text),
   );
+}
+
+/** What the bar of a share used tells: no more than that, until requests are denied. */
+export function usedKind(share, isDenied) {
+  if (share < 0.8) return 'allowed';
+  return share >= 1 && isDenied ? 'denied' : 'would-deny';
 }
 
 /** A bar of several counts beside each other. */

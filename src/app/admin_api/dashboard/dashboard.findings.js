@@ -1,6 +1,6 @@
 // What needs attention, and what can be done about it.
 
-import { h } from './dashboard.api.js';
+import { h, marked } from './dashboard.api.js';
 import { addressOf } from './dashboard.subject.js';
 
 /**
@@ -30,7 +30,7 @@ function aboutGateway({ kind: of, gateway, text, detail, remedy }, place) {
   const sentence = gateway
     ? `${gateway}: ${text}.`
     : `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
-  return { kind, title, subject: place, text: [sentence], detail, remedy };
+  return { kind, title, subject: place, text: marked(sentence), detail, remedy };
 }
 
 const KINDS = {
@@ -74,6 +74,7 @@ function aboutSubject(finding) {
 /** A text with the first mention of a word in bold. */
 function emphasized(text, word) {
   const place = text.indexOf(word);
-  if (place < 0) return [text];
-  return [text.slice(0, place), h('b', {}, word), text.slice(place + word.length)];
+  if (place < 0) return marked(text);
+  const [before, after] = [text.slice(0, place), text.slice(place + word.length)];
+  return [...marked(before), h('b', {}, word), ...marked(after)];
 }

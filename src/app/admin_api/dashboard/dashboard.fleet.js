@@ -16,11 +16,11 @@ const FIGURES = {
 
 /**
  * Shows the gateways, if there are several, or others that this one does not see.
- * @param {{is_fleet: boolean, alone: string|null, gateways: object[], configurations: object[]}}
+ * @param {{is_fleet: boolean, alone: string|null, gateways: object[]}}
  *   fleet
  * @return {boolean} whether the scope has changed by that
  */
-export function showGateways({ is_fleet: isFleet, alone, gateways, configurations }) {
+export function showGateways({ is_fleet: isFleet, alone, gateways }) {
   const hasOthers = gateways.length > 1 || (isFleet && alone !== null);
   const isNew = $('scope').hidden && hasOthers;
   for (const id of ['scope', 'gateways', 'gateways-link']) {
@@ -50,7 +50,7 @@ export function showGateways({ is_fleet: isFleet, alone, gateways, configuration
           h('span', { class: 'sub' }, FIGURES[gateway.figures]),
         ),
       ],
-      ['', configuration(gateway, own, configurations)],
+      ['', configuration(gateway, own)],
       ['', gateway.version],
       ['', new Date(gateway.since).toLocaleString('en', { hour12: false })],
       ...['requests', 'denied', 'failed', 'in_flight'].map((name) => [
@@ -70,21 +70,10 @@ function state({ state: word, seen }) {
   return h('span', { class: `chip ${kind}` }, text);
 }
 
-/** The digest of a gateway's configuration, and how it differs from that of this gateway. */
-function configuration({ configuration: digest }, own, others) {
+/** The digest of a gateway's configuration. Findings tell how it differs from that of this one. */
+function configuration({ configuration: digest }, own) {
   if (digest === own) return digest;
-  const limits = others.find((other) => other.configuration === digest)?.limits;
-  const lines = limits?.map(
-    ({ limit, here, there, meanwhile }) =>
-      `${limit}: here ${here ?? 'none'}; there ${there ?? 'none'}. Meanwhile: ${meanwhile}`,
-  );
-  return h(
-    'span',
-    {},
-    digest,
-    h('span', { class: 'chip plain warn' }, 'differs'),
-    lines?.map((line) => h('span', { class: 'sub' }, line)),
-  );
+  return h('span', {}, digest, ' ', h('span', { class: 'chip plain warn' }, 'differs'));
 }
 
 /** Says which gateways are counted, and how many requests of a subject may be missing. */

@@ -11,16 +11,26 @@ import {
   h,
   keyed,
   hasToken,
+  marked,
   number,
   percent,
   rows,
   setToken,
   show,
+  soft,
 } from './dashboard.api.js';
-import { Chart, meter } from './dashboard.charts.js';
+import { Chart, meter, usedKind } from './dashboard.charts.js';
 import { findings } from './dashboard.findings.js';
 import { scope, showCounted, showGateways } from './dashboard.fleet.js';
-import { addressOf, configure, length, openBan, openBucket } from './dashboard.subject.js';
+import {
+  addressOf,
+  bansFor,
+  configure,
+  length,
+  openBan,
+  openBucket,
+  openOverride,
+} from './dashboard.subject.js';
 import { NOT_LIMITED, showTables, showTiles } from './dashboard.tables.js';
 
 /** How often subjects are asked for. */
@@ -31,6 +41,9 @@ const GATEWAYS_EVERY = 3000;
 const BANS_EVERY = 5000;
 /** How many bans are shown. */
 const BANS = 50;
+/** How often the overrides of operators are asked for, and how many are shown. */
+const OVERRIDES_EVERY = 5000;
+const OVERRIDES = 50;
 /** After how many seconds without an event what is shown is old, and the gateway is lost. */
 const STALE_AFTER = 4;
 const LOST_AFTER = 12;
@@ -41,6 +54,9 @@ const state = {
   configuration: null,
   second: null,
   subjects: {},
+  /** The points of the last hour. */
+  history: [],
+  bans: [],
   paused: false,
   abort: null,
   /** What the gateway says of itself and of subjects; null before it was asked. */
@@ -91,11 +107,12 @@ function showConfiguration(configuration) {
   $('no-limits').hidden = limits.length > 0;
   $('lookup').hidden = limits.length === 0;
   $('no-bans').hidden = bans.length > 0;
+  $('configured-bans').hidden = bans.length === 0;
   $('ban-lookup').hidden = bans.length === 0;
   if (state.second) showTables(configuration, state.second, state.subjects);
 }
 
-/** What became of the requests of a second, in five parts that add up. */
+/** What became of the requests of a second, or of a point, in five parts that add up. */
 function parts(second) {
   const sum = (counts, names) => names.reduce((total, name) => total + (counts[name] ?? 0), 0);
   const all = sum(second.decisions, Object.keys(second.decisions));
@@ -104,8 +121,7 @@ function parts(second) {
   const allowed = sum(second.decisions, NOT_LIMITED) - sum(second.failed, NOT_LIMITED);
   const wouldDeny = sum(second.decisions, through) - allowed - failed;
   const limited = all - allowed - failed - wouldDeny;
-  const ofBans = Object.values(second.bans).reduce((total, ban) => total + ban.second.denied, 0);
-  const banned = Math.min(ofBans, limited);
+  const banned = Math.min(second.banned, limited);
   return { all, allowed, failed, wouldDeny, denied: limited - banned, banned };
 }
 
@@ -120,6 +136,35 @@ function showSecond(second) {
   showTiles(state.configuration, second, decided);
   showTables(state.configuration, second, state.subjects);
   showFindings();
+}
+
+/** How many points of the history are kept. */
+const POINTS = 360;
+
+/** Adds what the gateway has counted before the page was opened, and then from time to time. */
+function showHistory({ seconds, points }) {
+  const before = state.history.filter(({ at }) => at < points[0].at);
+  state.history = [...before, ...points].slice(-POINTS);
+  const spread = withGaps(state.history, seconds);
+  const rates = spread.map((point) => point && rate(parts(point), seconds));
+  decisionsChart.setHour(rates.map((point) => point ?? {}), seconds);
+  const latency = spread.map((point) => ({ all: point?.latency.all.p99 }));
+  latencyChart.setHour(latency, seconds);
+}
+
+/** What was counted in so many seconds, for each of them. */
+function rate(counts, seconds) {
+  return Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, count / seconds]));
+}
+
+/** The points at their times: null where the gateway was gone. */
+function withGaps(points, seconds) {
+  const placed = points.flatMap((point, place) => {
+    const since = place === 0 ? seconds : point.at - points[place - 1].at;
+    const missing = Math.min(Math.max(Math.round(since / seconds) - 1, 0), POINTS);
+    return [...Array(missing).fill(null), point];
+  });
+  return placed.slice(-POINTS);
 }
 
 // Subjects.
@@ -158,6 +203,8 @@ async function askGateways() {
 async function askBans() {
   if (state.paused || !state.configuration || state.configuration.bans.length === 0) return;
   const { bans, next } = await ask('GET', `v1/bans?count=${BANS}`);
+  state.bans = bans;
+  $('banned').hidden = bans.length === 0;
   rows(
     $('banned-rows'),
     bans,
@@ -188,6 +235,63 @@ async function askBans() {
   $('no-banned').hidden = bans.length > 0 && !next;
 }
 
+/** The overrides that operators have set, with who did, and until when they hold. */
+async function askOverrides() {
+  if (state.paused || !state.configuration || state.configuration.limits.length === 0) return;
+  const { overrides, total } = await ask('GET', `v1/overrides?origin=api&count=${OVERRIDES}`);
+  $('overrides').hidden = overrides.length === 0;
+  rows(
+    $('override-rows'),
+    overrides,
+    ({ limit, id }) => `${limit} ${id}`,
+    (override) => [
+      ['id', override.id],
+      ['name', ...soft(override.limit)],
+      ['', parameters(override), override.in_force ? '' : h('span', { class: 'sub' }, override.reason)],
+      [
+        '',
+        h(
+          'span',
+          {},
+          override.set_by,
+          h('span', { class: 'sub' }, moment(override.set_at), override.comment && `: ${override.comment}`),
+        ),
+      ],
+      ['', override.until ? moment(override.until) : 'for good'],
+      [
+        'number act',
+        h(
+          'button',
+          {
+            type: 'button',
+            'data-limit': override.limit,
+            'data-subject': override.id,
+            'data-action': 'undo',
+            'aria-label': `Undo the override of ${override.id} for ${override.limit}`,
+          },
+          'Undo…',
+        ),
+      ],
+    ],
+  );
+  const more = `The first ${OVERRIDES} of ${number(total)} are shown; GET /v1/overrides lists the others.`;
+  fill($('more-overrides'), more);
+  $('more-overrides').hidden = total <= overrides.length;
+}
+
+function parameters({ burst, count, period, in_flight: inFlight }) {
+  const told = [
+    burst !== undefined && `${number(burst)} at once`,
+    count !== undefined && `${number(count)}${period ? ` each ${period}` : ''}`,
+    inFlight !== undefined && `${number(inFlight)} in flight`,
+  ];
+  return told.filter(Boolean).join(', ');
+}
+
+function moment(text) {
+  return new Date(text).toLocaleString('en', { hour12: false });
+}
+
 /** Why a ban began. */
 function reason(why) {
   if (why.by === 'operator') {
@@ -195,6 +299,16 @@ function reason(why) {
   }
   const offence = why.offence > 1 ? `, offence ${number(why.offence)}` : '';
   return `${number(why.strikes)} strikes by ${why.by} ${why[why.by] ?? ''}${offence}`;
+}
+
+/** Whether a subject of a limit is banned, as far as this page knows. */
+function isBanned({ limit, subject }) {
+  const isOf = (found) => found.limit === limit && found.subject === subject;
+  const names = bansFor(limit).map(({ name }) => name);
+  return (
+    state.findings.some((found) => found.kind === 'banned' && isOf(found)) ||
+    state.bans.some((known) => known.subject === subject && names.includes(known.ban))
+  );
 }
 
 function showSubjects(subjects) {
@@ -205,10 +319,10 @@ function showSubjects(subjects) {
     ({ limit, key }) => `${limit} ${key}`,
     (subject) => {
       const share = subject.denied / subject.requests;
-      const kind = subject.used >= 1 ? 'denied' : subject.used >= 0.8 ? 'would-deny' : 'allowed';
+      const kind = usedKind(subject.used, subject.denied > 0);
       return [
-        ['id', named(subject)],
-        ['', subject.limit],
+        ['id', named(subject), isBanned(subject) ? h('span', { class: 'chip banned-chip' }, 'banned') : ''],
+        ['name', ...soft(subject.limit)],
         ['number', number(subject.requests)],
         ['number', number(subject.rate, 1)],
         ['', meter(subject.used, percent(subject.used), kind)],
@@ -247,10 +361,11 @@ function button({ label, style, limit, ban, subject, name, action }) {
 }
 
 // Rows come and go; the listener stays.
-for (const place of [$('subject-rows'), $('findings'), $('banned-rows')]) {
+for (const place of [$('subject-rows'), $('findings'), $('banned-rows'), $('override-rows')]) {
   place.addEventListener('click', (event) => {
     const { limit, ban, subject, name, action } = event.target.closest('button')?.dataset ?? {};
     if (action === 'explain') showExplain(addressOf(limit, subject), limit);
+    else if (action === 'undo') openOverride(limit, subject, () => askOverrides().catch(() => {}));
     else if (ban) openBan(ban, subject, action);
     else if (limit) {
       const of = (found) => found.limit === limit && found.subject === subject;
@@ -290,9 +405,13 @@ function showFindings() {
         'li',
         { class: `finding ${kind}` },
         h('span', { class: 'kind' }, title),
-        h('p', { class: 'text' }),
-        detail && h('pre', {}, detail),
-        remedy && h('p', { class: 'remedy' }),
+        h(
+          'div',
+          { class: 'told' },
+          h('p', { class: 'text' }),
+          detail && h('pre', {}, detail),
+          remedy && h('p', { class: 'remedy' }),
+        ),
         buttons && h('span', { class: 'buttons' }, buttons.map(button)),
       );
     }
@@ -300,8 +419,8 @@ function showFindings() {
     if (remedy) {
       show(item.querySelector('.remedy'), [
         h('b', {}, 'Remedy: '),
-        `${remedy}.`,
-        command && h('code', {}, command),
+        ...marked(`${remedy}.`),
+        command && h('code', { class: 'command' }, command),
       ]);
     }
     return item;
@@ -450,6 +569,7 @@ function heard(problem) {
 const handlers = {
   configuration: showConfiguration,
   second: showSecond,
+  history: showHistory,
   end: () => {},
 };
 
@@ -541,6 +661,15 @@ on('pause', 'click', () => {
   $('pause').setAttribute('aria-pressed', state.paused);
   showConnection();
 });
+// On a phone, tables begin with a few rows.
+for (const more of document.querySelectorAll('.show-all')) {
+  more.addEventListener('click', () => more.previousElementSibling.classList.add('all'));
+}
+for (const input of document.querySelectorAll('input[name=span]')) {
+  input.addEventListener('change', () => {
+    for (const chart of [decisionsChart, latencyChart]) chart.choose(input.value);
+  });
+}
 on('explain-form', 'submit', explainRequest);
 on('lookup', 'submit', () => openBucket($('lookup-limit').value, $('lookup-subject').value.trim()));
 on('ban-lookup', 'submit', () =>
@@ -562,3 +691,4 @@ setInterval(showConnection, 1000);
 poll(askGateways, GATEWAYS_EVERY);
 poll(askSubjects, SUBJECTS_EVERY);
 poll(askBans, BANS_EVERY);
+poll(askOverrides, OVERRIDES_EVERY);

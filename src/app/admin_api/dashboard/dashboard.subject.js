@@ -35,11 +35,11 @@ export function addressOf(name, subject) {
  */
 export async function openBucket(limit, subject, { action, name, suggested } = {}) {
   const buttons = [
-    ['reset', 'Reset…', reset],
-    ['refund', 'Refund…', refund],
-    ['override', 'Override…', override],
-    ['delete', 'Delete the override…', deleteOverride],
-    ['ban', 'Ban…', ban],
+    ['reset', 'Reset…', reset, 'fill its bucket'],
+    ['refund', 'Refund…', refund, 'give back some of what it was charged'],
+    ['override', 'Override…', override, 'give it other parameters, for a while or for good'],
+    ['delete', 'Delete the override…', deleteOverride, 'give it those of all others again'],
+    ['ban', 'Ban…', ban, 'deny all of its requests for a while'],
   ].filter(([name]) => name !== 'ban' || bansFor(limit).length > 0);
   const title = name ?? subject;
   await open({ limit, subject, title, suggested, load: loadBucket, buttons }, action);
@@ -48,10 +48,41 @@ export async function openBucket(limit, subject, { action, name, suggested } = {
 /** Opens the ban of a subject. */
 export async function openBan(ban, subject, action) {
   const buttons = [
-    ['ban', 'Ban…', banBy],
-    ['lift', 'Lift the ban…', lift],
+    ['ban', 'Ban…', banBy, 'deny all of its requests for a while'],
+    ['lift', 'Lift the ban…', lift, 'let it in again'],
   ];
   await open({ ban, subject, title: subject, load: loadBan, buttons }, action);
+}
+
+/** Opens an override that an operator has set, with the form to undo it. */
+export async function openOverride(limit, id, undone) {
+  let isUndone = false;
+  const undo = () =>
+    confirm({
+      text: `${id} has the parameters of ${limit} again that it had before.`,
+      label: 'Undo the override',
+      act: async () => {
+        await ask('DELETE', path('v1/overrides', limit, id));
+        isUndone = true;
+        undone();
+        return 'Undone';
+      },
+    });
+  const load = async () => {
+    const gone = h('p', { class: 'muted' }, 'There is no such override any more.');
+    if (isUndone) return gone;
+    const { overrides } = await ask('GET', path('v1/overrides', limit, id));
+    const told = overrides.find(({ origin }) => origin === 'api');
+    if (!told) return gone;
+    return facts([
+      ['Limit', limit],
+      ['Set', `by ${told.set_by} at ${told.set_at}`],
+      ['Why', told.comment],
+      ['Until', told.until ?? 'for good'],
+    ]);
+  };
+  await open({ limit, subject: id, title: id, load, buttons: [], isOverride: true }, null);
+  undo();
 }
 
 async function open(subject, action) {
@@ -61,36 +92,34 @@ async function open(subject, action) {
   fill($('subject-state'), h('p', { class: 'muted' }, 'Loading …'));
   $('subject-form').hidden = true;
   const forms = Object.fromEntries(subject.buttons.map(([name, , show]) => [name, show]));
-  const address = subject.limit && addressOf(subject.limit, subject.subject);
+  const address = subject.isOverride ? null : addressOf(subject.limit, subject.subject);
   fill(
     $('subject-actions'),
-    subject.buttons.map(([name, label, show]) =>
+    subject.buttons.map(([name, label, show, what]) =>
       h(
-        'button',
-        {
-          type: 'button',
-          id: `do-${name}`,
-          onclick: () => show(current),
-        },
-        label,
+        'div',
+        { class: 'action' },
+        h('button', { type: 'button', id: `do-${name}`, onclick: () => show(current) }, label),
+        h('span', { class: 'muted' }, what),
       ),
     ),
     address &&
       h(
-        'button',
-        {
-          type: 'button',
-          onclick: () => {
-            $('subject').close();
-            explain(address, subject.limit);
-          },
-        },
-        'Explain a request',
+        'div',
+        { class: 'action' },
+        h('button', { type: 'button', onclick: () => explainFrom(address) }, 'Explain'),
+        h('span', { class: 'muted' }, 'see how a request from there is decided'),
       ),
   );
   if (!$('subject').open) $('subject').showModal();
   await refresh();
   if (current === subject && action) forms[action]?.(subject);
+}
+
+function explainFrom(address) {
+  const { limit } = current;
+  $('subject').close();
+  explain(address, limit);
 }
 
 async function refresh() {
@@ -100,7 +129,8 @@ async function refresh() {
     if (current !== subject) return;
     fill($('subject-state'), state);
     const canDelete = subject.bucket?.override?.origin === 'api';
-    if ($('do-delete')) $('do-delete').hidden = !canDelete;
+    const toDelete = $('do-delete')?.closest('.action');
+    if (toDelete) toDelete.hidden = !canDelete;
   } catch (error) {
     if (current === subject) fill($('subject-state'), h('p', { class: 'error' }, error.message));
   }

@@ -1,6 +1,6 @@
 // The tiles, and the tables of limits, bans, routes and upstreams.
 
-import { $, duration, fill, h, number, percent, rows } from './dashboard.api.js';
+import { $, duration, fill, h, number, percent, rows, soft } from './dashboard.api.js';
 import { shares } from './dashboard.charts.js';
 
 /** The decisions that no limit, ban or list is behind. */
@@ -71,6 +71,10 @@ export function showTiles(configuration, second, { all, failed, denied, banned }
       ),
     ),
   );
+}
+
+function listed(name, place) {
+  return place > 0 ? [', ', ...soft(name)] : soft(name);
 }
 
 const count = (value) => [value ? 'number' : 'number zero', number(value)];
@@ -161,7 +165,7 @@ export function showTables(configuration, second, subjectsOf) {
       const target = route.upstream ? ` → ${route.upstream}` : '';
       return [
         ['', h('span', {}, route.name, h('span', { class: 'sub' }, `${route.matches}${target}`))],
-        ['', route.limits.join(', ') || 'none'],
+        ['name', ...(route.limits.length ? route.limits.flatMap(listed) : ['none'])],
         count(now.requests),
         count(now.requests - passed),
         count(now.server_errors),
