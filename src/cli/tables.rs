@@ -208,7 +208,9 @@ pub(super) fn ban_table(answer: &Value) -> String {
             ban["ends_in"].as_f64().map_or("never".to_owned(), span),
         ]
     });
-    table(heads, 4, &rows, "no bans") + more(answer)
+    let warning = answer["warning"].as_str();
+    let warning = warning.map(|warning| format!("{}\n", printable(warning)));
+    table(heads, 4, &rows, "no bans") + more(answer) + &warning.unwrap_or_default()
 }
 
 /// The cause of a ban, in words.

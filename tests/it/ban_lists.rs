@@ -195,6 +195,55 @@ fn standing_bans_hold(one: &Gateway, other: &Gateway) {
     });
 }
 
+/// The command that is to lift it succeeded, and nothing was lifted.
+#[test]
+fn no_client_is_said_to_be_let_in_that_is_in_a_banned_network() {
+    let upstream = upstream();
+    let gateway = unlimited(&upstream).start();
+    ask(&gateway, put(NETWORK, "{}"));
+    let client = "/v1/bans/abusers/203.0.113.77";
+    let lift = || gateway.admin(&request("DELETE", client).with("host", "localhost"));
+    for own in [false, true] {
+        if own {
+            ask(&gateway, put(client, "{}"));
+        }
+        let refused = lift();
+        assert_eq!(refused.status, 409, "{}", refused.text());
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        let remedy = "weir ban lift abusers 203.0.113.0/24";
+        assert!(detail.contains(remedy), "{detail}");
+        assert_eq!(gateway.send(&from("203.0.113.77", "/")).status, 429);
+        gateway.logs("ban lifted", usize::from(own));
+    }
+    ask(&gateway, request("DELETE", NETWORK));
+    assert_eq!(gateway.send(&from("203.0.113.77", "/")).status, 200);
+    assert_eq!(lift().status, 200);
+}
+
+#[test]
+fn the_bans_that_hold_while_redis_is_gone_are_shown_with_a_word_about_the_others() {
+    let mut server = RedisServer::start();
+    let upstream = upstream();
+    let gateway = unlimited(&upstream)
+        .key(&redis::store(&server.url()))
+        .start();
+    ask(&gateway, put(NETWORK, "{}"));
+    server.kill();
+    eventually("Redis found to be gone", || {
+        let page = ask(&gateway, get("/v1/bans"));
+        let warning = page["warning"].as_str()?.to_owned();
+        assert!(warning.contains("other bans are not shown"), "{warning}");
+        assert_eq!(page["bans"][0]["subject"], "203.0.113.0/24");
+        Some(())
+    });
+    for banned in ["203.0.113.0%2F24", "203.0.113.77"] {
+        let shown = ask(&gateway, get(&format!("/v1/bans/abusers/{banned}")));
+        assert_eq!(shown["banned"], true, "{shown}");
+    }
+    let other = get("/v1/bans/abusers/198.51.100.7").with("host", "localhost");
+    assert_eq!(gateway.admin(&other).status, 503);
+}
+
 fn standing_bans_are_lifted(one: &Gateway, other: &Gateway) {
     // A short ban takes the place of a long one.
     let client = "/v1/bans/traps/198.51.100.7";

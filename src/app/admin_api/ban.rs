@@ -94,6 +94,11 @@ impl BanStores<'_> {
         let standing = self.shared.standing().await;
         standing.map_err(ApiError::from_standing_bans)
     }
+
+    /// The standing bans that are in force here, whatever became of the store.
+    pub(super) fn known_standing(&self) -> Vec<Arc<StandingBan>> {
+        self.shared.standing.holding(self.now)
+    }
 }
 
 impl<'s> BanTarget<'s> {
@@ -192,8 +197,19 @@ impl<'s> BanTarget<'s> {
             let refused = by.shared.known().refused_peers();
             refused.lift(self.ban.name(), &subject);
         }
-        audit::ban_lifted(operator.name(), self.ban.name(), &self.as_listed());
-        Ok(())
+        let standing = by.known_standing();
+        let outer = self.longest_standing(&standing);
+        if was_standing || outer.is_none() {
+            audit::ban_lifted(operator.name(), self.ban.name(), &self.as_listed());
+        }
+        match outer {
+            None => Ok(()),
+            Some(outer) => Err(ApiError::StillBanned {
+                ban: self.ban.name().to_string(),
+                subject: self.id.clone(),
+                network: outer.of.clone(),
+            }),
+        }
     }
 
     async fn set(
@@ -315,8 +331,11 @@ impl<'s> BanTarget<'s> {
     }
 
     pub(super) async fn response(&self, by: BanStores<'_>) -> Result<responses::Ban, ApiError> {
-        let standing = by.standing().await?;
-        let standing = standing.iter().find(|ban| self.is_banned_by(ban));
+        let standing = match by.standing().await {
+            Err(error) if error.is_out_of_reach() => by.known_standing(),
+            standing => standing?,
+        };
+        let standing = self.longest_standing(&standing);
         let standing_left = standing.map(|ban| left_of(ban, by.now));
         let standing = standing.map(|ban| responses::StandingBan {
             subject: self.shown(&ban.of, ban.is_network),
@@ -340,7 +359,16 @@ impl<'s> BanTarget<'s> {
             return Ok(response);
         };
         let peek: Batch = self.ban.peek(&subject);
-        let Outcome { decisions, .. } = by.stores.read.decide(&peek, by.now).await?;
+        let decisions = match by.stores.read.decide(&peek, by.now).await {
+            // That much is known, and holds.
+            Err(error) if error.is_out_of_reach() && response.banned => {
+                return Ok(responses::Ban {
+                    warning: Some(WITHOUT_STORE.to_owned()),
+                    ..response
+                });
+            }
+            outcome => outcome?.decisions,
+        };
         let mut decisions = decisions.into_iter();
         let mut next = || decisions.next().flatten();
         // Without a fallback, a store decides or fails.
@@ -376,11 +404,19 @@ impl<'s> BanTarget<'s> {
             || standing.is_network && standing.ban == **self.ban.name() && is_in()
     }
 
-    /// The rest of these standing bans for the target; zero if none holds.
-    pub(super) fn standing_left(&self, standing: &[Arc<StandingBan>], now: Timestamp) -> Nanos {
+    /// Of these standing bans, the one that holds longest for the target.
+    pub(super) fn longest_standing<'b>(
+        &self,
+        standing: &'b [Arc<StandingBan>],
+    ) -> Option<&'b Arc<StandingBan>> {
         let of_target = standing.iter().filter(|ban| self.is_banned_by(ban));
-        let left = of_target.map(|ban| left_of(ban, now));
-        left.max().unwrap_or(Nanos::ZERO)
+        of_target.max_by_key(|ban| ban.until.unwrap_or(u64::MAX))
+    }
+
+    /// The rest of these standing bans for the target; zero if none holds.
+    fn standing_left(&self, standing: &[Arc<StandingBan>], now: Timestamp) -> Nanos {
+        let longest = self.longest_standing(standing);
+        longest.map_or(Nanos::ZERO, |ban| left_of(ban, now))
     }
 
     fn shown(&self, of: &str, is_network: bool) -> String {
@@ -453,10 +489,14 @@ pub(super) async fn time_left(
     Ok(all_left)
 }
 
-fn left_of(standing: &StandingBan, now: Timestamp) -> Nanos {
+pub(super) fn left_of(standing: &StandingBan, now: Timestamp) -> Nanos {
     let end = standing.until.map(moment);
     end.map_or(Nanos::NEVER, |end| end.since(now))
 }
+
+/// What is shown is not all while the store is out of reach.
+const WITHOUT_STORE: &str = "the store is out of reach: the standing bans that this gateway knows \
+    hold meanwhile; other bans are not shown, and hold nowhere";
 
 fn ban_named<'s>(settings: &'s Settings, name: &str) -> Option<&'s Ban> {
     let mut bans = settings.access.bans.iter().map(|policy| &*policy.ban);
@@ -471,7 +511,18 @@ pub(super) async fn list(
     let cursor = page.cursor.clone().unwrap_or_default();
     let mut bans = Vec::new();
     if cursor.node != BEGUN {
-        let standing = by.standing().await?;
+        let standing = match by.standing().await {
+            Err(error) if error.is_out_of_reach() => {
+                let known = by.known_standing();
+                let known = known.iter().take(page.count);
+                bans.extend(known.map(|ban| describe_standing(settings, ban, by.now)));
+                return Ok(BanPage {
+                    warning: Some(WITHOUT_STORE),
+                    ..ban_page(bans, None)
+                });
+            }
+            standing => standing?,
+        };
         let behind = standing.iter().filter(|ban| position(ban) > cursor.after);
         let mut behind = behind.peekable();
         for ban in behind.by_ref().take(page.count) {
@@ -599,7 +650,11 @@ async fn check(
 
 fn ban_page(bans: Vec<ListedBan>, next: Option<Cursor>) -> BanPage {
     let next = next.map(|next| next.to_string());
-    BanPage { bans, next }
+    BanPage {
+        bans,
+        next,
+        warning: None,
+    }
 }
 
 /// The position of a standing ban among the others.

@@ -47,6 +47,16 @@ pub(super) enum ApiError {
     /// The ban has neither such a subject nor such a network.
     #[error(transparent)]
     Banned(#[from] BannedError),
+    /// The subject has no ban of its own any more, and is in a network that is banned.
+    #[error(
+        "{subject} is still banned, as it is in {network}: to let all of that in, lift the ban of \
+         {network} (`weir ban lift {ban} {network}`)"
+    )]
+    StillBanned {
+        ban: String,
+        subject: String,
+        network: String,
+    },
     #[error("\"{0}\" applies only to subjects with an override; this one has none.")]
     NotCounted(String),
     #[error("A place of \"{0}\" comes back when its request ends; DELETE frees all places.")]
@@ -130,6 +140,14 @@ impl ApiError {
         Self::Parameter { pair, known }
     }
 
+    /// Whether the store can only not be asked.
+    pub(super) fn is_out_of_reach(&self) -> bool {
+        match self {
+            Self::Store(cause) | Self::Partly(cause) => cause.is_out_of_reach(),
+            _ => false,
+        }
+    }
+
     /// Adds that a part of the request was carried out.
     pub(super) fn after_a_part(self) -> Self {
         match self {
@@ -166,7 +184,9 @@ impl ApiError {
             | Self::Query { .. }
             | Self::Parameter { .. }
             | Self::NotUtf8 => StatusCode::BAD_REQUEST,
-            Self::InFlight(_) | Self::List(ListError::Full(_)) => StatusCode::CONFLICT,
+            Self::InFlight(_) | Self::StillBanned { .. } | Self::List(ListError::Full(_)) => {
+                StatusCode::CONFLICT
+            }
             Self::List(ListError::Refused(_)) => StatusCode::BAD_REQUEST,
             Self::List(ListError::File(_)) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::List(_) | Self::Store(_) | Self::Partly(_) | Self::TooManyWatchers(_) => {

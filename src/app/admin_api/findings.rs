@@ -163,7 +163,7 @@ pub(super) async fn subjects(
             let _ = look_up_bans(settings, some, by).await;
         }
     }
-    found.extend(others);
+    let mut found = joined(found, &mut others);
     found.retain(|finding| finding.kind != Kind::Sends);
     sort(&mut found);
     let mut near = 0;
@@ -299,16 +299,24 @@ async fn look_up_bans(
     found: &mut [Finding<'_>],
     by: BanStores<'_>,
 ) -> Result<(), ApiError> {
-    let standing = by.standing().await?;
+    // Standing bans hold whatever became of the store.
+    let standing = match by.standing().await {
+        Ok(standing) => standing,
+        Err(_) => by.known_standing(),
+    };
     let (mut indices, mut members) = (Vec::new(), Vec::new());
     for (index, finding) in found.iter_mut().enumerate() {
         // A dry run is about all subjects that it would deny, though it names one.
         let ban = ban_for(settings, finding.limit).filter(|_| finding.kind != Kind::DryRun);
         let Some(ban) = ban else { continue };
         let target = |id: &String| BanTarget::find(settings, ban.name(), id).ok();
-        let left = target(&finding.id).map(|target| target.standing_left(&standing, by.now));
-        if let Some(left) = left.filter(|left| !left.is_zero()) {
-            finding.found_banned(ban, left);
+        let target_of_finding = target(&finding.id);
+        let longest = target_of_finding.and_then(|target| target.longest_standing(&standing));
+        if let Some(longest) = longest {
+            finding.found_banned(ban, ban::left_of(longest, by.now));
+            if longest.is_network {
+                finding.id.clone_from(&longest.of);
+            }
             continue;
         }
         let of_finding: Vec<_> = finding.members.iter().filter_map(target).collect();
@@ -329,7 +337,46 @@ async fn look_up_bans(
     Ok(())
 }
 
+/// Puts those together who are banned by one ban of their network.
+fn joined<'s>(found: Vec<Finding<'s>>, others: &mut Vec<Finding<'s>>) -> Vec<Finding<'s>> {
+    let mut joined: Vec<Finding<'s>> = Vec::new();
+    for finding in found.into_iter().chain(others.drain(..)) {
+        let is_same = |one: &&mut Finding<'_>| {
+            let (ban, other) = (one.banned.as_ref(), finding.banned.as_ref());
+            let is_same_ban = ban
+                .zip(other)
+                .is_some_and(|((ban, _), (other, _))| ban == other);
+            is_same_ban && one.id == finding.id
+        };
+        match joined.iter_mut().find(is_same) {
+            Some(one) => one.join(finding),
+            None => joined.push(finding),
+        }
+    }
+    joined
+}
+
 impl<'s> Finding<'s> {
+    /// Counts those of another finding here as well, which may be by another limit.
+    fn join(&mut self, other: Self) {
+        if other
+            .members
+            .iter()
+            .all(|member| self.members.contains(member))
+        {
+            return;
+        }
+        self.requests += other.requests;
+        self.denied += other.denied;
+        self.rate += other.rate;
+        self.used_percent = self.used_percent.max(other.used_percent);
+        for member in other.members {
+            if !self.members.contains(&member) {
+                self.members.push(member);
+            }
+        }
+    }
+
     fn for_subject(
         settings: &Settings,
         limit: &'s Arc<Limit>,

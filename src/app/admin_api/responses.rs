@@ -435,6 +435,9 @@ pub(super) struct BanPage {
     pub(super) bans: Vec<ListedBan>,
     /// The cursor of the next page; null on the last one.
     pub(super) next: Option<String>,
+    /// Why others may not be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) warning: Option<&'static str>,
 }
 
 #[derive(Serialize)]

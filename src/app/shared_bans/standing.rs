@@ -98,7 +98,7 @@ impl StandingTarget {
     }
 
     /// Those that have not ended.
-    pub(super) fn holding(&self, now: Timestamp) -> Vec<Arc<StandingBan>> {
+    pub(in crate::app) fn holding(&self, now: Timestamp) -> Vec<Arc<StandingBan>> {
         let now = millis(now);
         let in_force = self.in_force.read();
         let holds = |ban: &&Arc<StandingBan>| ban.until.is_none_or(|until| until > now);
