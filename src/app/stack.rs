@@ -19,7 +19,7 @@ use weir_middleware::{
     RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid,
     RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps, Route,
     RouteConcurrency, RouteLayer, RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer,
-    TarpitSlots, Treatment, UpstreamId, UpstreamRouter, WaitSpreader,
+    TarpitSlots, Treatment, UnreadableDenials, UpstreamId, UpstreamRouter, WaitSpreader,
 };
 use weir_proxy::{Protocol, Server, UpstreamState};
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
@@ -55,6 +55,7 @@ pub struct Layers {
     /// None where no request is shed for the sake of its worker.
     overload: Option<Arc<OverloadShedding>>,
     waits: WaitSpreader,
+    unreadable: Arc<UnreadableDenials>,
     metrics: Arc<Metrics>,
 }
 
@@ -216,6 +217,7 @@ impl Layers {
             access,
             overload,
             waits: WaitSpreader::default(),
+            unreadable: Arc::default(),
             metrics: Arc::clone(metrics),
         }
     }
@@ -249,6 +251,11 @@ impl Layers {
         self.forwarded.untrusted_forwarders()
     }
 
+    /// The limits whose denials web pages of other origins cannot read.
+    pub(super) fn unreadable_denials(&self) -> Vec<Arc<str>> {
+        self.unreadable.limits()
+    }
+
     /// All routes.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<RouteState>> {
         self.route.routes()
@@ -273,6 +280,7 @@ impl Layers {
             .verifying_passwords(self.verifies_passwords)
             .with_overload_shedding(self.overload.clone())
             .with_wait_spreader(self.waits.clone())
+            .noting_unreadable_denials(&self.unreadable)
             .above(&self.forwarded);
         let limited = ServiceBuilder::new()
             // The only one to decide, about bans and limits at once: what passes here reaches the

@@ -317,6 +317,9 @@ admin: {{address: "127.0.0.1:9901", dashboard: true}}
 upstreams:
   app: {{servers: [{upstream}]}}
 
+# Web pages of other origins can read denials, if the app lets them read its responses.
+defaults: {{cors: mirror}}
+
 routes:
   - name: everything
     match: {{path: "/*"}}

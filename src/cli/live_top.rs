@@ -430,6 +430,7 @@ impl View {
             | FindingKind::Abuse => Color::Red,
             FindingKind::Certificate
             | FindingKind::Proxy
+            | FindingKind::Unreadable
             | FindingKind::Fleet
             | FindingKind::OverLimit
             | FindingKind::DryRun => Color::Yellow,

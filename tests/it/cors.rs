@@ -1,5 +1,9 @@
-//! CORS for a whole route: Weir answers preflights and says which pages may read responses.
+//! CORS for a whole route: Weir answers preflights and says which pages may read responses, or
+//! mirrors what the app says.
 
+use std::time::Instant;
+
+use crate::support::browser::Browser;
 use crate::support::*;
 
 const PAGE: &str = "https://app.example.com";
@@ -137,4 +141,170 @@ fn a_page_can_read_a_decoy_as_it_reads_the_app_s_responses() {
     };
     assert_eq!(cors(&responses[2]), cors(&responses[0]));
     assert_eq!(responses[2].lines("access-control-allow-origin"), [PAGE]);
+}
+
+/// An app with CORS of its own, for this origin alone, which answers preflights.
+fn app_for(origin: String) -> Upstream {
+    Upstream::answering(move |request: &upstream::Received| {
+        let mut answer = upstream::text("real");
+        let asks = request.lines("origin") == [origin.as_str()];
+        if request.method == "OPTIONS" {
+            *answer.status_mut() = http::StatusCode::NO_CONTENT;
+            *answer.body_mut() = upstream::full("");
+        }
+        if asks {
+            let headers = answer.headers_mut();
+            for (name, value) in [
+                ("access-control-allow-origin", origin.as_str()),
+                ("access-control-allow-credentials", "true"),
+                ("access-control-allow-methods", "GET, PUT"),
+                ("access-control-allow-headers", "x-account"),
+                ("vary", "origin"),
+            ] {
+                headers.insert(name, value.parse().unwrap());
+            }
+        }
+        answer
+    })
+}
+
+fn mirroring(upstream: &Upstream, cors: &str) -> Setup {
+    Setup::before(upstream)
+        .limits(&["Calls: {per: address, burst: 2, count: 1, period: 1000h}"])
+        .key("defaults: {cors: mirror}")
+        .key("block: {addresses: [192.0.2.2]}")
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .routes(&[&format!(
+            "{{name: api, match: {{path: /api}}, upstream: app, limits: [Calls]{cors}}}"
+        )])
+}
+
+const OTHER: &str = "https://evil.example";
+
+#[test]
+fn a_page_that_the_app_allows_can_read_denials_and_no_other_page_can() {
+    let upstream = app_for(PAGE.to_owned());
+    let gateway = mirroring(&upstream, "").start();
+    let call = |address: &str, origin: &str| {
+        let request = get("/api").with("x-forwarded-for", address);
+        gateway.send(&request.with("origin", origin))
+    };
+    let allowed = call("192.0.2.1", PAGE);
+    assert_eq!(allowed.status, 200);
+    let shown = "Retry-After, RateLimit-Policy, RateLimit";
+    assert_eq!(allowed.lines("access-control-expose-headers"), [shown]);
+    assert_eq!(call("192.0.2.1", OTHER).status, 200);
+    let denied = call("192.0.2.1", PAGE);
+    assert_eq!(denied.status, 429);
+    for (name, value) in [
+        ("access-control-allow-origin", PAGE),
+        ("access-control-allow-credentials", "true"),
+        ("access-control-expose-headers", shown),
+    ] {
+        assert_eq!(denied.lines(name), [value], "{name}");
+    }
+    assert_eq!(denied.lines("vary").first(), Some(&"origin"));
+    assert!(denied.field("retry-after").is_some());
+    for origin in [OTHER, "*", "null", "https://app.example.com.evil.example"] {
+        let foreign = call("192.0.2.1", origin);
+        assert_eq!(foreign.status, 429);
+        assert_eq!(
+            foreign.field("access-control-allow-origin"),
+            None,
+            "{origin}"
+        );
+        assert_eq!(foreign.field("access-control-allow-credentials"), None);
+        assert_eq!(foreign.lines("vary").first(), Some(&"origin"), "{origin}");
+    }
+    // Another client, who is blocked, and then an app that is gone.
+    let blocked = call("192.0.2.2", PAGE);
+    assert_eq!(blocked.status, 403);
+    assert_eq!(blocked.lines("access-control-allow-origin"), [PAGE]);
+    let _ = upstream.die();
+    let unreachable = call("192.0.2.3", PAGE);
+    assert_eq!(unreachable.status, 502);
+    assert_eq!(unreachable.lines("access-control-allow-origin"), [PAGE]);
+}
+
+#[test]
+fn preflights_of_pages_that_the_app_allows_take_nothing_and_a_flood_of_them_is_counted() {
+    let upstream = app_for(PAGE.to_owned());
+    let gateway = mirroring(&upstream, "").start();
+    // The first one is a request like any other, as nothing is known of the app.
+    assert_eq!(gateway.send(&preflight(PAGE)).status, 204);
+    assert_eq!(gateway.statuses(&preflight(PAGE), 3), [204; 3]);
+    let call = get("/api").with("origin", PAGE);
+    assert_eq!(gateway.statuses(&call, 2), [200, 429]);
+    assert_eq!(gateway.send(&preflight(PAGE)).status, 204);
+    // Nobody else's pass.
+    assert_eq!(gateway.send(&preflight(OTHER)).status, 429);
+    let started = Instant::now();
+    let flood = gateway.statuses(&preflight(PAGE), 2_000);
+    let most = 201 + 20 * started.elapsed().as_millis() / 1000;
+    let passed = flood.iter().filter(|status| **status == 204).count();
+    assert!(
+        passed >= 150 && passed as u128 <= most,
+        "{passed} of {most}"
+    );
+    assert_eq!(flood.iter().max(), Some(&429));
+    // A page whose first preflight comes when its limit is used up.
+    let gateway = mirroring(&upstream, "").start();
+    assert_eq!(gateway.statuses(&call, 3), [200, 200, 429]);
+    assert_eq!(gateway.send(&preflight(PAGE)).status, 204);
+    let counted = mirroring(
+        &upstream,
+        ", cors: {origins: mirror, count_preflights: true}",
+    );
+    let gateway = counted.start();
+    assert_eq!(gateway.statuses(&preflight(PAGE), 3), [204, 204, 429]);
+}
+
+/// A page saw `TypeError: Failed to fetch` in place of a 429.
+#[test]
+fn a_script_of_another_origin_reads_a_denial_where_the_app_lets_it_read_responses() {
+    let pages = Upstream::start();
+    let origin = format!("http://{}", pages.address());
+    let upstream = app_for(origin.clone());
+    let seen = |cors: &str| {
+        let gateway = mirroring(&upstream, cors).start();
+        let browser = Browser::start();
+        browser.open(&origin);
+        let seen = browser.run(&format!(
+            "const ask = {{method: 'PUT', credentials: 'include', headers: {{'x-account': 'a'}}}};
+            const has = (response, name) => response.headers.has(name) ? ` ${{name}}` : '';
+            return (async () => {{
+                const seen = [];
+                for (let n = 0; n < 3; n++) {{
+                    await fetch('http://{}/api', ask).then(
+                        (got) => seen.push(got.status + has(got, 'retry-after') + has(got, 'ratelimit')),
+                        (error) => seen.push(error.name));
+                }}
+                return seen.join();
+            }})()",
+            gateway.address()
+        ));
+        (seen.as_str().unwrap().to_owned(), unreadable(&gateway))
+    };
+    let (read, finding) = seen("");
+    assert_eq!(
+        read,
+        "200 ratelimit,429 retry-after ratelimit,429 retry-after ratelimit"
+    );
+    assert_eq!(finding, None);
+    let (read, finding) = seen(", cors: {origins: []}");
+    assert_eq!(read, "200,TypeError,TypeError");
+    let finding = finding.unwrap();
+    assert!(
+        finding.starts_with("Calls denied requests of web pages"),
+        "{finding}"
+    );
+}
+
+/// What the gateway says of denials that pages cannot read.
+fn unreadable(gateway: &Gateway) -> Option<String> {
+    let response = gateway.admin(&get("/v1/findings").with("host", "localhost"));
+    let found = response.json();
+    let mut found = found["gateway"].as_array().unwrap().iter();
+    let found = found.find(|found| found["kind"] == "unreadable")?;
+    Some(found["text"].as_str().unwrap().to_owned())
 }

@@ -63,8 +63,8 @@ fn resembles_forwarding(name: &HeaderName) -> bool {
 const DENIED_PER_LOOK: u32 = 16;
 
 thread_local! {
-    /// Denied requests since the last look.
-    static DENIED: Cell<u32> = const { Cell::new(0) };
+    /// Denied requests since the last look. The first one is looked at.
+    static DENIED: Cell<u32> = const { Cell::new(DENIED_PER_LOOK - 1) };
 }
 
 /// Sets or sanitises the forwarding fields.
@@ -109,13 +109,18 @@ impl ForwardedLayer {
     }
 
     /// Counts a request that was denied, and so comes no further: a proxy that nobody trusts may have
-    /// most of its requests denied.
-    pub(super) fn count_denied<Q: HttpRequest>(&self, request: &Q) {
+    /// most of its requests denied. Returns whether it is one of the few that are looked at.
+    pub(super) fn count_denied<Q: HttpRequest>(&self, request: &Q) -> bool {
         let denied = DENIED.get().wrapping_add(1);
         DENIED.set(denied);
         if !denied.is_multiple_of(DENIED_PER_LOOK) {
-            return;
+            return false;
         }
+        self.look_at_denied(request);
+        true
+    }
+
+    fn look_at_denied<Q: HttpRequest>(&self, request: &Q) {
         let identity = ClientIdentity::from_extensions(request.extensions());
         let Some(client) = identity.map(|identity| identity.client) else {
             return;

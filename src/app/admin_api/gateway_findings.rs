@@ -1,6 +1,7 @@
 //! Findings about the gateway itself: a configuration that was refused, a store that fails,
-//! upstreams with failing servers, routes whose requests are shed or fail, certificates that are
-//! about to end, and connections that are refused.
+//! upstreams with failing servers, routes whose requests are shed or fail, proxies that nobody trusts,
+//! denials that pages cannot read, certificates that are about to end, and connections that are
+//! refused.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -25,6 +26,9 @@ const MAX_ROUTES: usize = 4;
 
 const MAX_SERVERS: usize = 3;
 
+/// Upper bound on limits that a finding names.
+const MAX_LIMITS: usize = 3;
+
 /// All of them, the worst first.
 pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Vec<GatewayFinding> {
     let failures = metrics.failures();
@@ -37,6 +41,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     found.extend(errors(&snapshot.settings, failures.routes));
     let forwarders = snapshot.layers.untrusted_forwarders();
     found.extend(forwarders.into_iter().map(forwarder));
+    found.extend(unreadable(&snapshot.layers.unreadable_denials()));
     let certificates = snapshot.sockets.ending_certificates();
     found.extend(certificates.into_iter().map(|(listener, left)| {
         let text = match left {
@@ -157,6 +162,22 @@ fn forwarder(peer: IpAddr) -> GatewayFinding {
     GatewayFinding::new(Kind::Proxy, text, remedy)
 }
 
+/// Limits that denied requests of web pages, which see an error in place of the denial.
+fn unreadable(limits: &[Arc<str>]) -> Option<GatewayFinding> {
+    let named = limits.get(..MAX_LIMITS).unwrap_or(limits).join(", ");
+    let more = match limits.len().saturating_sub(MAX_LIMITS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = format!(
+        "{named}{more} denied requests of web pages of another origin in the last ten minutes; \
+         browsers report an error of CORS in place of the denial"
+    );
+    let remedy = "Write `cors: mirror` under `defaults`, or on the route: pages that the app allows can \
+                  then read denials";
+    (!limits.is_empty()).then(|| GatewayFinding::new(Kind::Unreadable, text, remedy))
+}
+
 /// The routes of upstreams of whose requests more than a few fail.
 fn errors(
     settings: &Settings,
@@ -272,6 +293,18 @@ mod tests {
         let expected = "of the servers of upstream app, 5 of 5 get no requests: a (x), b (x), c (x) \
                         and 2 more";
         assert_eq!(text(many.into()).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn limits_whose_denials_pages_cannot_read_are_named_with_a_remedy() {
+        assert_eq!(unreadable(&[]), None);
+        let found = unreadable(&["A", "B", "C", "D"].map(Into::into)).unwrap();
+        assert!(
+            found
+                .text
+                .starts_with("A, B, C and 1 more denied requests of web pages")
+        );
+        assert!(found.remedy.contains("`cors: mirror`"));
     }
 
     #[test]

@@ -175,6 +175,8 @@ pub(super) enum GatewayFindingKind {
     Errors,
     /// A peer names other clients and is no trusted proxy.
     Proxy,
+    /// Web pages of other origins cannot read a limit's denials.
+    Unreadable,
     /// A certificate is about to end.
     Certificate,
     /// Connections of banned or blocked peers are refused.
@@ -215,7 +217,7 @@ pub(super) struct Finding {
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FindingKind {
-    /// It goes on although it is denied.
+    /// It keeps sending although it is denied.
     Abuse,
     /// It wants more than the limit allows, and some of that is denied.
     OverLimit,

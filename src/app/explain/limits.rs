@@ -30,6 +30,11 @@ pub(super) fn write_limits(
     if route.policy.limits.is_empty() {
         writeln!(out, "\nlimits: none")?;
     }
+    let hook = route.policy.hook.as_deref();
+    let caveat = hook.and_then(|hook| hook.caveat(facts.method, facts.headers, &body_bytes));
+    if let Some(caveat) = caveat {
+        writeln!(out, "\n{caveat}")?;
+    }
     for (usage, found) in route.policy.matches(facts, body_bytes) {
         write_limit(out, settings, route, (usage, &found), facts)?;
     }
@@ -385,6 +390,17 @@ mod tests {
         let told = explained(counted, (CONTENT_LENGTH, "0"));
         let skipped = "limit Calls: skipped, as the request has no account";
         assert!(told.contains(skipped), "{told}");
+    }
+
+    /// What the app answers is not known to a configuration.
+    #[test]
+    fn a_preflight_of_mirrored_origins_is_counted_until_the_app_has_allowed_its_page() {
+        let told = explained("mirror", (CONTENT_LENGTH, "0"));
+        let skipped = "limit Calls: skipped, as the request has no account";
+        let caveat = "limits leave this preflight alone once the app has let";
+        assert!(told.contains(skipped) && told.contains(caveat), "{told}");
+        let told = explained("mirror", (CONTENT_LENGTH, "5"));
+        assert!(!told.contains(caveat), "{told}");
     }
 
     #[test]

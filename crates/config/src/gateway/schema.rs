@@ -64,7 +64,7 @@ pub(crate) struct Gateway {
     /// Default: none.
     pub(crate) priorities: Option<Spanned<Priorities>>,
     /// What happens to requests when the gateway itself [has more to do than its CPU
-    /// bears](#own-overload). Default: none.
+    /// can handle](#own-overload). Default: none.
     pub(crate) overload: Option<OverloadKeys>,
     /// [Clients that are kept out for a while, and why](#bans).
     pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
@@ -582,7 +582,7 @@ pub(crate) struct Telemetry {
 pub(crate) struct Otlp {
     /// `http://` or `https://`; `/v1/traces` and `/v1/metrics` are added. Type: URL.
     pub(crate) endpoint: Spanned<String>,
-    /// Headers of each request to it; a value may be a [secret](#configuration). Type: names and
+    /// Headers of each request to it; a value may be a [secret](#how-values-are-written). Type: names and
     /// values.
     pub(crate) headers: Option<Entries<Spanned<WordOr<Secret>>, FieldName>>,
     /// A PEM file of the certificates to trust in their place. Type: path. Default: public

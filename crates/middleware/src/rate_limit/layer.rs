@@ -23,6 +23,7 @@ use crate::bans::AccessControl;
 use crate::identify::{Identification, KeyExtractor, peer};
 use crate::overload::OverloadShedding;
 use crate::route::{RouteState, Routed};
+use crate::steps::UnreadableDenials;
 
 /// Puts limits on a service.
 #[derive(Clone)]
@@ -52,6 +53,8 @@ pub(super) struct Settings {
     /// None where requests are not shed for the sake of their worker.
     pub(super) overload: Option<Arc<OverloadShedding>>,
     pub(super) waits: WaitSpreader,
+    /// Limits whose denials web pages cannot read.
+    pub(super) unreadable: Arc<UnreadableDenials>,
     /// What makes the answer to a denied request; none for that of the policy.
     pub(super) respond: Option<Arc<Respond>>,
 }
@@ -210,6 +213,7 @@ impl RateLimitLayer {
             forwarded: None,
             overload: None,
             waits: WaitSpreader::default(),
+            unreadable: Arc::default(),
             respond: None,
         }))
     }
@@ -357,6 +361,11 @@ impl RateLimitLayer {
     /// The same layer, which sheds requests of workers that are overloaded.
     pub fn with_overload_shedding(self, overload: Option<Arc<OverloadShedding>>) -> Self {
         self.with(|settings| settings.overload = overload)
+    }
+
+    /// The same layer, which notes here which limits deny requests of pages that cannot read it.
+    pub fn noting_unreadable_denials(self, unreadable: &Arc<UnreadableDenials>) -> Self {
+        self.with(|settings| settings.unreadable = Arc::clone(unreadable))
     }
 
     /// The same layer above this one, which is told of the requests that are denied.

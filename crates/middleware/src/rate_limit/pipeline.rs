@@ -427,8 +427,12 @@ impl PendingState {
         route: &Arc<RouteState>,
         denial: &mut Denial<'_>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        if let Some(forwarded) = &limiter.settings.forwarded {
-            forwarded.count_denied(&request);
+        if let Some(forwarded) = &limiter.settings.forwarded
+            && forwarded.count_denied(&request)
+            && route.policy.hook.is_none()
+        {
+            let unreadable = &limiter.settings.unreadable;
+            unreadable.note(denial.limit(), request.uri(), request.headers());
         }
         let store = self.waited();
         let rejection = match &route.policy.on_denied {

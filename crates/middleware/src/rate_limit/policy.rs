@@ -43,6 +43,16 @@ pub trait LimitHook: fmt::Debug + Send + Sync {
     /// Whether it is no fault of the client that a request lacks what a limit counts by.
     fn excuses(&self, method: &Method, headers: &HeaderMap, body_bytes: BodyBytes<'_>) -> bool;
 
+    /// What else decides whether the limits leave a request alone, for people; none if nothing does.
+    fn caveat(
+        &self,
+        _method: &Method,
+        _headers: &HeaderMap,
+        _body_bytes: BodyBytes<'_>,
+    ) -> Option<&'static str> {
+        None
+    }
+
     /// The headers of a response show where its client stands.
     fn limits_shown(&self, headers: &mut HeaderMap);
 }

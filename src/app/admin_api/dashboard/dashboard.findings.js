@@ -19,6 +19,7 @@ const ABOUT_GATEWAY = {
   overload: ['bad', 'Overload'],
   errors: ['bad', 'Server errors'],
   proxy: ['warn', 'Proxy'],
+  unreadable: ['warn', 'Denials that pages cannot read'],
   certificate: ['warn', 'Certificate'],
   refused: ['info', 'Connections refused'],
   fleet: ['warn', 'Fleet'],

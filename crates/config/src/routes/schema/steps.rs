@@ -25,9 +25,9 @@ macro_rules! with_step_keys {
             /// What is changed about [headers of responses](#headers).
             #[doc = $default]
             pub(crate) response_headers: Option<Spanned<weir_middleware::HeaderEditsKeys>>,
-            /// [What web pages of other origins may do](#cors).
+            /// [What web pages of other origins may do](#cors). Type: `mirror`, or keys.
             #[doc = $default]
-            pub(crate) cors: Option<Spanned<weir_middleware::CorsKeys>>,
+            pub(crate) cors: Option<Spanned<WordOr<weir_middleware::CorsKeys>>>,
             /// Which responses are [compressed](#compression). Type: `off`, or keys.
             #[doc = $default]
             pub(crate) compression: Option<Spanned<WordOr<weir_middleware::compression::Compression>>>,

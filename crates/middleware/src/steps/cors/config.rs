@@ -1,18 +1,27 @@
 //! The keys of `cors`.
 
+use std::sync::Arc;
+
 use http::{HeaderValue, Uri};
 use serde::Deserialize;
 use weir_yaml::{
-    FieldName, HumanDuration, Lowered, Lowering, MethodName, OneOrMany, SpanOf, Spanned, all,
+    FieldName, HumanDuration, Lowered, Lowering, MethodName, OneOrMany, SpanOf, Spanned, WordOr,
+    all,
 };
 
-use super::{Cors, OriginPattern, Origins, PreflightResponse};
+use super::{Cors, MirroredOrigins, OriginPattern, Origins, PreflightResponse};
 use crate::HeaderForms;
 
 const ORIGIN_EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
 
 /// Stands for everything.
 const ANY: &str = "*";
+
+/// Stands for the origins that the app's own responses allow, as a value of `cors` and of `origins`.
+const MIRROR: &str = "mirror";
+
+/// The keys of `cors` as they are written.
+type Written<'w> = Spanned<&'w CorsKeys>;
 
 /// What pages of other origins may do.
 #[derive(Debug, Deserialize)]
@@ -22,7 +31,8 @@ const ANY: &str = "*";
 pub struct CorsKeys {
     /// The allowed origins: `https://app.example.com`, as browsers write it;
     /// `https://*.example.com` for all hosts below a domain; `http://localhost:*` for any port; or
-    /// `"*"` for all. `[]` is for none, whatever the defaults are. Type: origin or list of them.
+    /// `"*"` for all. `mirror` is for those that the app's own responses allow, and `[]` for none,
+    /// whatever the defaults are. Type: origin or list of them, or `mirror`.
     origins: Spanned<OneOrMany<Spanned<String>>>,
     /// The methods that pages may use, or `"*"` for all: Weir answers preflights. Type: method or
     /// list of them.
@@ -48,10 +58,34 @@ impl CorsKeys {
     /// # Errors
     /// When the keys are in error, which is reported.
     pub fn lower(
-        written: &Spanned<Self>,
+        written: &Spanned<WordOr<Self>>,
         cx: &mut Lowering<'_>,
         forms: &Lowered<HeaderForms>,
     ) -> Lowered<Cors> {
+        match &written.value {
+            WordOr::More(keys) => {
+                let span = written.span;
+                Self::lower_keys(&Spanned { value: keys, span }, cx, forms)
+            }
+            WordOr::Word(word) if word == MIRROR => Ok(mirroring(exposed((*forms)?, None), false)),
+            WordOr::Word(word) => {
+                let message = format!("`{word}` is neither `mirror` nor keys and values");
+                let help = "say `cors: mirror`, or which `origins` are allowed; `{origins: []}` is for none";
+                Err(cx.error(written.span, message).help(help))
+            }
+        }
+    }
+
+    fn lower_keys(
+        written: &Written<'_>,
+        cx: &mut Lowering<'_>,
+        forms: &Lowered<HeaderForms>,
+    ) -> Lowered<Cors> {
+        if is_mirror(&written.origins.value.0) {
+            only_the_app_says(cx, written)?;
+            let counts = written.count_preflights.unwrap_or_default();
+            return Ok(mirroring(exposed((*forms)?, None), counts));
+        }
         let credentials = written
             .credentials
             .is_some_and(|credentials| credentials.value);
@@ -79,15 +113,47 @@ impl CorsKeys {
     }
 
     /// Whether the list of origins is empty as it was written.
-    pub fn allows_none(&self, cx: &Lowering<'_>) -> bool {
-        cx.is_empty(&self.origins)
+    pub fn allow_none(written: &WordOr<Self>, cx: &Lowering<'_>) -> bool {
+        matches!(written, WordOr::More(keys) if cx.is_empty(&keys.origins))
     }
+}
+
+fn is_mirror(origins: &[Spanned<String>]) -> bool {
+    matches!(origins, [only] if only.value == MIRROR)
+}
+
+fn mirroring(exposed: HeaderValue, counts_preflights: bool) -> Cors {
+    Cors {
+        origins: Origins::Mirrored(Arc::new(MirroredOrigins::default())),
+        credentials: false,
+        counts_preflights,
+        exposed,
+        preflights: None,
+    }
+}
+
+/// Reports what has no effect where the app says what pages may do.
+fn only_the_app_says(cx: &mut Lowering<'_>, written: &Written<'_>) -> Lowered<()> {
+    let keys = [
+        ("methods", written.methods.span()),
+        ("headers", written.headers.span()),
+        ("expose", written.expose.span()),
+        ("max_age", written.max_age.span()),
+        ("credentials", written.credentials.span()),
+    ];
+    all(keys.into_iter().map(|(key, span)| {
+        let Some(span) = span else { return Ok(()) };
+        let message =
+            format!("with `origins: mirror`, the app says this, and `{key}` has no effect");
+        let help = format!("name the origins, or leave `{key}` out");
+        Err(cx.error(span, message).help(help))
+    }))
 }
 
 /// What preflights are answered with, if it is not the app that answers them.
 fn preflight_response(
     cx: &mut Lowering<'_>,
-    written: &Spanned<CorsKeys>,
+    written: &Written<'_>,
     credentials: bool,
 ) -> Lowered<Option<PreflightResponse>> {
     let headers = names(cx, written.headers.as_ref(), credentials, header_name);
@@ -114,7 +180,7 @@ fn preflight_response(
 }
 
 /// Reports what has no effect where the app answers preflights.
-fn only_with_methods(cx: &mut Lowering<'_>, written: &Spanned<CorsKeys>) -> Lowered<()> {
+fn only_with_methods(cx: &mut Lowering<'_>, written: &Written<'_>) -> Lowered<()> {
     if let Some(reported) = cx.sources.key_in_error(written.span, &["methods"]) {
         return Err(reported);
     }
@@ -269,6 +335,21 @@ mod tests {
         let origin = "origins: [\"https://a.example\"]";
         for (cors, told) in [
             (
+                "origins: mirror, methods: GET".to_owned(),
+                [
+                    "the app says this, and `methods` has no effect",
+                    "name the origins",
+                ],
+            ),
+            (
+                "origins: mirror, credentials: true".to_owned(),
+                ["`credentials` has no effect", "leave `credentials` out"],
+            ),
+            (
+                "origins: [mirror, \"https://a.example\"]".to_owned(),
+                ["`mirror` is not an origin", "as browsers do"],
+            ),
+            (
                 format!("{origin}, headers: x-a"),
                 ["the app answers preflights", "say which `methods`"],
             ),
@@ -323,6 +404,24 @@ mod tests {
             }
             assert!(found.contains("\n1 error, "), "{cors}\n{found}");
         }
+    }
+
+    #[test]
+    fn mirror_is_a_word_or_the_value_of_origins() {
+        for (keys, counts) in [
+            ("mirror", false),
+            ("{origins: mirror}", false),
+            ("{origins: mirror, count_preflights: true}", true),
+        ] {
+            let cors = read(keys).unwrap();
+            assert!(matches!(cors.origins, Origins::Mirrored(_)), "{keys}");
+            assert_eq!(cors.counts_preflights, counts, "{keys}");
+            assert_eq!(cors.exposed, "Retry-After, RateLimit-Policy, RateLimit");
+            assert!(!cors.answers_preflights());
+        }
+        let found = read("off").unwrap_err();
+        assert!(found.contains("neither `mirror` nor keys"), "{found}");
+        assert!(found.contains("`{origins: []}` is for none"), "{found}");
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //!
 //! On a route with `methods`, Weir answers preflights, and the app needs no CORS code. On other
 //! routes, the app answers preflights and allows pages to read its responses; Weir does so for its
-//! own responses.
+//! own responses: those of the origins that are listed, or of those that the app allowed itself.
 
 #[cfg(feature = "config")]
 mod config;
+mod mirrored;
+mod unreadable;
 
 use std::sync::Arc;
 
@@ -22,18 +24,22 @@ use weir_http::list;
 use weir_http::problem::Problem;
 use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
+use weir_telemetry::UpstreamOutcome;
 
 use crate::rate_limit::policy::{BodyBytes, LimitHook};
 use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
-use crate::{HeaderForm, HeaderForms, RequestHead, ResponseBody};
+use crate::{HeaderForm, HeaderForms, RequestHead, ResponseBody, Verdict};
 #[cfg(feature = "config")]
 pub use config::CorsKeys;
+use mirrored::Grant;
+pub use mirrored::MirroredOrigins;
+pub use unreadable::UnreadableDenials;
 
 /// The longest host that DNS has (RFC 1035, section 2.3.4). A longer one would only make long headers.
 const MAX_HOST_BYTES: usize = 253;
 
 /// The rights of pages of other origins on a route.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Cors {
     /// The origins whose pages may read responses.
     pub origins: Origins,
@@ -60,12 +66,14 @@ pub struct PreflightResponse {
 }
 
 /// Origins of pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Origins {
     /// All of them.
     Any,
     /// These.
     Listed(Vec<OriginPattern>),
+    /// Those that the app's own responses allow.
+    Mirrored(Arc<MirroredOrigins>),
 }
 
 /// An origin, or several of the same scheme.
@@ -130,10 +138,22 @@ impl Cors {
         names.join(", ")
     }
 
-    fn allows(&self, origin: &HeaderValue) -> bool {
+    /// What pages of this origin are told; `None` if they may not read responses.
+    fn grant(&self, origin: &HeaderValue) -> Option<Grant> {
+        let credentials = self.credentials;
         match &self.origins {
-            Origins::Any => true,
-            Origins::Listed(listed) => listed.iter().any(|pattern| pattern.matches(origin)),
+            Origins::Any => Some(Grant {
+                origin: HeaderValue::from_static("*"),
+                credentials,
+            }),
+            Origins::Listed(listed) => {
+                let is_listed = listed.iter().any(|pattern| pattern.matches(origin));
+                is_listed.then(|| Grant {
+                    origin: origin.clone(),
+                    credentials,
+                })
+            }
+            Origins::Mirrored(mirrored) => mirrored.grant(origin),
         }
     }
 
@@ -144,7 +164,30 @@ impl Cors {
         headers: &HeaderMap,
         body_bytes: impl FnOnce() -> Option<u64>,
     ) -> bool {
-        !self.counts_preflights && self.is_preflight(method, headers, body_bytes)
+        let Some(origin) = preflight_origin(method, headers, body_bytes) else {
+            return false;
+        };
+        !self.counts_preflights
+            && match &self.origins {
+                Origins::Mirrored(mirrored) => mirrored.admits_preflight(origin),
+                _ => self.grant(origin).is_some(),
+            }
+    }
+
+    /// Whether limits leave alone what a request lacks, as a preflight never has it. Which origins
+    /// the app allows is known only once preflights have come to it.
+    fn excuses(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        body_bytes: impl FnOnce() -> Option<u64>,
+    ) -> bool {
+        match &self.origins {
+            Origins::Mirrored(mirrored) => {
+                preflight_origin(method, headers, body_bytes).is_some() && mirrored.take()
+            }
+            _ => self.is_preflight(method, headers, body_bytes),
+        }
     }
 
     /// Whether a request is a preflight of an allowed page, without a body.
@@ -154,9 +197,8 @@ impl Cors {
         headers: &HeaderMap,
         body_bytes: impl FnOnce() -> Option<u64>,
     ) -> bool {
-        preflighted(method, headers).is_some()
-            && origin(headers).is_some_and(|origin| self.allows(origin))
-            && body_bytes() == Some(0)
+        let origin = preflight_origin(method, headers, body_bytes);
+        origin.is_some_and(|origin| self.grant(origin).is_some())
     }
 
     /// Whether Weir answers preflights, rather than the app.
@@ -203,19 +245,17 @@ impl Cors {
 
     /// Allows pages of this origin to read a response, if they may.
     fn allow(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-        if self.origins != Origins::Any {
+        let grant = origin.and_then(|origin| self.grant(origin));
+        let is_for_all = grant.as_ref().is_some_and(|grant| grant.origin == "*");
+        if !is_for_all && !matches!(self.origins, Origins::Any) {
             // A cache must not serve one page the response for another.
             list::vary_by(headers, &ORIGIN);
         }
-        let Some(origin) = origin.filter(|origin| self.allows(origin)) else {
+        let Some(grant) = grant else {
             return;
         };
-        let allowed = match self.origins {
-            Origins::Any => HeaderValue::from_static("*"),
-            Origins::Listed(_) => origin.clone(),
-        };
-        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
-        if self.credentials {
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, grant.origin);
+        if grant.credentials {
             let value = HeaderValue::from_static("true");
             headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, value);
         }
@@ -236,6 +276,17 @@ fn origin(headers: &HeaderMap) -> Option<&HeaderValue> {
     lines.next().filter(|_| lines.next().is_none())
 }
 
+/// The origin of a preflight without a body; `None` for other requests.
+fn preflight_origin<'h>(
+    method: &Method,
+    headers: &'h HeaderMap,
+    body_bytes: impl FnOnce() -> Option<u64>,
+) -> Option<&'h HeaderValue> {
+    preflighted(method, headers)?;
+    let origin = origin(headers)?;
+    (body_bytes() == Some(0)).then_some(origin)
+}
+
 impl LimitHook for Cors {
     fn exempts(&self, method: &Method, headers: &HeaderMap, body_bytes: BodyBytes<'_>) -> bool {
         self.exempts(method, headers, body_bytes)
@@ -243,7 +294,19 @@ impl LimitHook for Cors {
 
     /// A browser sends no credentials with its preflights.
     fn excuses(&self, method: &Method, headers: &HeaderMap, body_bytes: BodyBytes<'_>) -> bool {
-        self.is_preflight(method, headers, body_bytes)
+        self.excuses(method, headers, body_bytes)
+    }
+
+    fn caveat(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        body_bytes: BodyBytes<'_>,
+    ) -> Option<&'static str> {
+        let is_mirrored = matches!(self.origins, Origins::Mirrored(_)) && !self.counts_preflights;
+        (is_mirrored && preflight_origin(method, headers, body_bytes).is_some()).then_some(
+            "limits leave this preflight alone once the app has let a page of its origin read a response",
+        )
     }
 
     fn limits_shown(&self, headers: &mut HeaderMap) {
@@ -269,6 +332,7 @@ impl ResponseStep for Arc<Cors> {
 impl PreparedStep for CorsRequest {
     fn apply(self: Box<Self>, response: &mut Outgoing) {
         let is_made = response.is_made();
+        self.learn(&response.head);
         self.share(is_made, response.head.headers_mut());
     }
 }
@@ -288,6 +352,23 @@ impl CorsRequest {
             cors: Arc::clone(cors),
             origin: origin(headers).cloned(),
         })
+    }
+
+    /// Learns who may read a response of the app. A decoy is none, nor is a response of the upstream
+    /// to which a ban sends its clients: they may send back any origin.
+    fn learn(&self, response: &Response<()>) {
+        let extensions = response.extensions();
+        let is_real = || {
+            let verdict = extensions.get::<Verdict>();
+            extensions.get::<UpstreamOutcome>().is_some()
+                && verdict.is_none_or(|verdict| verdict.disposition.lets_through())
+        };
+        if let Origins::Mirrored(mirrored) = &self.cors.origins
+            && let Some(origin) = &self.origin
+            && is_real()
+        {
+            mirrored.learn(origin, response.headers());
+        }
     }
 
     /// Allows the page to read a response: one that `is_made` by Weir, or any on a route where Weir
