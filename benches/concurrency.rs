@@ -1,5 +1,5 @@
-//! Which algorithm finds how many requests an app bears: candidates before a model of an app that
-//! loses nine tenths of its workers for a minute, under twice its load.
+//! Which algorithm finds how many requests an app can handle: candidates before a model of an app
+//! that loses nine tenths of its workers for a minute, under twice its load.
 //!
 //! All candidates admit through the same `Slots`, so that the numbers differ by the limit alone.
 //! Time is virtual and chance has seeds, so the bench prints the same each time. Run it by

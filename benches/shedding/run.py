@@ -11,7 +11,7 @@ simulation, in virtual time, are drawn by
     benches/shedding/run.py --simulated simulated.csv docs/images/shedding.svg
 
 How many requests of five accounts pass beside one account that takes all it can get, by slow requests
-or by bodies that it keeps back, before an app that bears all of it, is printed by
+or by bodies that it keeps back, before an app that can handle all of it, is printed by
 
     WEIR=target/release/weir benches/shedding/run.py --greedy
 

@@ -142,7 +142,7 @@ impl Overload {
                 delay_ms,
                 priority,
                 enforced,
-                "a worker has more to do than its CPU bears; requests up to this priority are shed"
+                "a worker has more to do than its CPU can handle; requests up to this priority are shed"
             );
         }
     }

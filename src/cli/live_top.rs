@@ -744,7 +744,7 @@ mod tests {
     #[test]
     fn a_finding_has_all_of_its_words_while_there_are_free_lines() {
         let mut view = view(true);
-        let text = "goes on although RequestsPerAddress denies 96% of its 4120 requests in the last \
+        let text = "keeps sending although RequestsPerAddress denies 96% of its 4120 requests in the last \
                     minute, and is denied by two other limits as well";
         let finding = |subject: &str| {
             json!({

@@ -19,7 +19,7 @@ const PERIOD: &str = "2s";
 /// Where each request is a process of its own, which takes a second or two to start.
 const PERIOD_OF_PROCESSES: &str = "10s";
 
-/// The ban that docs/CONFIG.md shows.
+/// The ban that docs/config/bans.md shows.
 const BAN: &str = "bans: {abusers: {per: address, strikes: {limits: L, count: 10, period: 1m}, \
                    for: 10m}}";
 

@@ -152,7 +152,12 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
     let browser = dashboard(&gateway);
     assert_eq!(gateway.statuses(&abuser, 20)[4..6], [200, 429]);
     let denied = || assert_eq!(gateway.statuses(&abuser, 1), [429]);
-    sees_meanwhile(&browser, "#findings .bad", "192.0.2.66 goes on", denied);
+    sees_meanwhile(
+        &browser,
+        "#findings .bad",
+        "192.0.2.66 keeps sending",
+        denied,
+    );
     sees_meanwhile(&browser, "#findings .bad", "Calls denies", denied);
     sees_meanwhile(
         &browser,

@@ -151,7 +151,7 @@ fn an_abuser_who_spreads_over_all_gateways_is_never_taken_for_three_small_ones()
     let (code, text) = run(&all[1], &["top", "--once", "--admin", &address]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.starts_with("ABUSE       203.0.113.9 goes on"),
+        text.starts_with("ABUSE       203.0.113.9 keeps sending"),
         "{text}"
     );
     assert!(text.trim_end().ends_with("3 gateways"), "{text}");

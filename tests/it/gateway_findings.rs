@@ -197,8 +197,8 @@ fn a_certificate_is_told_of_before_it_ends_and_after_that() {
         .file("1.key", &certificate.key);
     for (days, expected) in [
         (20, None),
-        (26, Some(" ends in 3d")),
-        (31, Some(" has ended")),
+        (26, Some(" expires in 3d")),
+        (31, Some(" has expired")),
     ] {
         let gateway = Gateway::start_with_clock_off_by(setup.written(), days * 24 * 3600);
         let said = said(&gateway);

@@ -1,4 +1,4 @@
-//! A worker that has more to do than its CPU bears: what it sheds, and what it says of that.
+//! A worker that has more to do than its CPU can handle: what it sheds, and what it says of that.
 
 use http::Response as HttpResponse;
 
@@ -93,7 +93,7 @@ fn a_busy_worker_sheds_no_critical_request_and_all_others_only_while_it_is_late(
     assert_eq!(line["shed"], "gateway");
     assert_eq!(line["priority"], "low");
     assert!(busy.counted("low", "shed") >= 1.0);
-    gateway.logs("a worker has more to do than its CPU bears", 1);
+    gateway.logs("a worker has more to do than its CPU can handle", 1);
     assert!(
         gateway
             .metrics()
@@ -172,7 +172,7 @@ fn a_dry_run_and_the_allow_list_are_shed_nothing_of_by_a_busy_worker() {
     let allowed = "allow: {addresses: [127.0.0.0/8]}";
     let busy = Busy::start(OVERLOAD, allowed);
     busy.gateway
-        .logs("a worker has more to do than its CPU bears", 3);
+        .logs("a worker has more to do than its CPU can handle", 3);
     assert_eq!(busy.status("/normal"), 200);
     assert_eq!(busy.counted("normal", "shed"), 0.0);
 }

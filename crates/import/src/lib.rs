@@ -34,7 +34,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
 fn import_text(path: &Path, text: &str) -> Result<Imported, ImportError> {
     if text.starts_with("name,id,") {
         let what = "this is CSV, as Boulder dumps its database of overrides, and none of a gateway; \
-                    docs/CONFIG.md says what of Boulder's Weir reads";
+                    docs/config/limits.md says what of Boulder's Weir reads";
         return Err(ImportError::Malformed(Place::new(path, 1), what.to_owned()));
     }
     let configuration = match is_kubernetes(text) {

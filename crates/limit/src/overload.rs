@@ -1,5 +1,5 @@
-//! How much is shed while a thread that serves requests has more to do than its CPU bears, told
-//! from how late it is, as in CoDel ([RFC 8289](https://www.rfc-editor.org/rfc/rfc8289)): what
+//! How much is shed while a thread that serves requests has more to do than its CPU can handle,
+//! told from how late it is, as in CoDel ([RFC 8289](https://www.rfc-editor.org/rfc/rfc8289)): what
 //! counts is the least delay of an interval, which a burst leaves small and a standing queue does
 //! not. See `docs/decisions/0082-own-overload.md`.
 

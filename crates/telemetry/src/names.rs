@@ -85,11 +85,11 @@ names! {
         "Requests in flight that the limit of an upstream counts: until their responses begin";
     SLOTS_WAITING: "weir_upstream_slots_waiting", "Requests that wait for a slot of an upstream";
     SHED: "weir_shed_requests",
-        "Requests that were shed as their upstream bears no more, by upstream, priority and decision";
+        "Requests that were shed as their upstream can handle no more, by upstream, priority and decision";
     WORKER_DELAY: "weir_worker_delay_seconds",
         "How late the event loop of each worker is, where that is measured: the least delay of 100 ms";
     OVERLOAD_SHED: "weir_overload_shed_requests",
-        "Requests that were shed as their worker has more to do than its CPU bears, by priority and decision";
+        "Requests that were shed as their worker has more to do than its CPU can handle, by priority and decision";
     LOG_DROPPED: "weir_log_lines_dropped", "Log lines dropped because the log's reader was too slow";
     LOG_LEFT_OUT: "weir_access_log_lines_left_out",
         "Lines of requests that were not let through, left out of the access log by its bound";

@@ -87,7 +87,7 @@ inline! {
     };
 }
 
-/// Types of values, each with a name in the schema; the title is its name in docs/CONFIG.md.
+/// Types of values, each with a name in the schema; the title is its name in the tables of docs/config/.
 #[macro_export]
 macro_rules! named_schemas {
     ($($type:ty, $name:literal: $schema:tt)+) => {$(

@@ -543,10 +543,10 @@ impl<'s> Finding<'s> {
                 format!("is banned by {ban} {left}, and sent {sent}")
             }
             (Kind::Abuse, _) if self.is_network() => format!(
-                "has {clients} clients that go on although {limit} denies {denied} of their {sent}{also}"
+                "has {clients} clients that keep sending although {limit} denies {denied} of their {sent}{also}"
             ),
             (Kind::Abuse, _) => {
-                format!("goes on although {limit} denies {denied} of its {sent}{also}")
+                format!("keeps sending although {limit} denies {denied} of its {sent}{also}")
             }
             (Kind::DryRun, _) => format!(
                 "would be denied most by {limit}, a dry run: enforced, {limit} would deny {denied} of \
@@ -942,7 +942,7 @@ routes:
             .join("\n")
         };
         insta::assert_snapshot!(told(0), @r"
-        goes on although Requests denies 88% of its 300 requests a second, and Logins denies it as well
+        keeps sending although Requests denies 88% of its 300 requests a second, and Logins denies it as well
         Ban it for a while
         weir ban add abusers 203.0.113.9 --for 30m
         ");

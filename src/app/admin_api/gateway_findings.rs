@@ -45,10 +45,10 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     let certificates = snapshot.sockets.ending_certificates();
     found.extend(certificates.into_iter().map(|(listener, left)| {
         let text = match left {
-            Duration::ZERO => format!("a certificate of the listener {listener} has ended"),
+            Duration::ZERO => format!("a certificate of the listener {listener} has expired"),
             left => {
                 let left = HumanDuration(Duration::from_secs(left.as_secs().max(1)));
-                format!("a certificate of the listener {listener} ends in {left}")
+                format!("a certificate of the listener {listener} expires in {left}")
             }
         };
         let remedy = "Renew it: a new file is loaded by itself. ACME renews without you; if it \
@@ -122,7 +122,7 @@ fn own_overload(shed: u64) -> Option<GatewayFinding> {
     let requests = pluralized(usize::try_from(shed).unwrap_or(usize::MAX), "request");
     let text = format!(
         "{requests} in the last minute were shed by the gateway itself: a worker had more to do than \
-         its CPU bears"
+         its CPU can handle"
     );
     let remedy = "Give the gateway more cores, or add gateways. Look for what takes its CPU: a flood \
                   of connections, TLS handshakes, or other programs on its machine";

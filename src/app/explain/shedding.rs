@@ -1,5 +1,5 @@
 //! Explains when a request is shed because its upstream, or the gateway itself, has more to do than
-//! it bears; and whether it would be shed now, where a gateway runs.
+//! it can handle; and whether it would be shed now, where a gateway runs.
 
 use std::fmt::{self, Write};
 
@@ -55,7 +55,7 @@ pub(super) fn write_shedding(
         let ConcurrencyBounds { min, max } = limited.bounds;
         let most = match min == max {
             true => format!("{max}"),
-            false => "as many as it bears".to_owned(),
+            false => "as many as it can handle".to_owned(),
         };
         let when = format!("while {most} requests are in flight to its upstream");
         write_when(out, priority, &when, limited.enforcement)?;

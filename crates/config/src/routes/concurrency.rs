@@ -1,4 +1,4 @@
-//! What matters when there are more requests than an upstream or the gateway bears.
+//! What matters when there are more requests than an upstream or the gateway can handle.
 
 use std::sync::Arc;
 

@@ -90,8 +90,7 @@ fn route(
 ) -> LoweredRoute {
     let defaults = gateway.defaults.as_ref();
     // A route that allows no origin has none of it, whatever the others inherit.
-    let shared =
-        written!(route, defaults, cors).filter(|cors| !CorsKeys::allow_none(cors, cx));
+    let shared = written!(route, defaults, cors).filter(|cors| !CorsKeys::allow_none(cors, cx));
     let matcher = matcher(cx, &route.matches, shared.is_some());
     let upstream = route.upstream.as_ref();
     let upstream = upstream

@@ -33,8 +33,26 @@ pub(super) fn top_level(path: &str) -> PathBuf {
         .join(path)
 }
 
-pub(super) fn reference() -> String {
-    fs::read_to_string(top_level("docs/CONFIG.md")).unwrap()
+/// A page of the reference.
+pub(super) struct Page {
+    /// Its path within `docs`.
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+/// The pages of the reference as the book lists them: docs/CONFIG.md, and those of docs/config/.
+pub(super) fn reference() -> Vec<Page> {
+    let summary = fs::read_to_string(top_level("docs/SUMMARY.md")).unwrap();
+    let links = summary.lines().filter_map(|line| {
+        let (_, link) = line.trim().strip_suffix(')')?.rsplit_once("](")?;
+        Some(link.to_owned())
+    });
+    let of_reference = links.filter(|path| path == "CONFIG.md" || path.starts_with("config/"));
+    let page = |path: String| {
+        let text = fs::read_to_string(top_level("docs").join(&path)).unwrap();
+        Page { path, text }
+    };
+    of_reference.map(page).collect()
 }
 
 /// Every key that there is.
@@ -44,8 +62,10 @@ fn keys() -> BTreeSet<String> {
 
 /// The YAML blocks of the reference, each with the file that its first line names.
 pub(super) fn examples() -> Vec<(String, String)> {
-    let text = reference();
-    let blocks = text.split("```yaml\n").skip(1);
+    let pages = reference();
+    let blocks = pages
+        .iter()
+        .flat_map(|page| page.text.split("```yaml\n").skip(1));
     blocks
         .map(|block| {
             let yaml = block.split("```").next().unwrap();
@@ -74,7 +94,7 @@ fn every_key_of_the_schema_is_in_an_example() {
     let lacking: Vec<_> = keys.iter().filter(|key| !words.contains(&***key)).collect();
     assert!(
         lacking.is_empty(),
-        "docs/CONFIG.md shows no example of {lacking:?}"
+        "docs/CONFIG.md and docs/config/ show no example of {lacking:?}"
     );
 }
 

@@ -109,7 +109,7 @@ fn no_source_that_editors_offer_is_refused_and_none_is_left_out() {
     }
 }
 
-/// What a type of its own is called in docs/CONFIG.md.
+/// What a type of its own is called in the reference of the configuration.
 pub(super) fn reads_as(schema: &Value) -> Option<&str> {
     schema["title"]
         .as_str()

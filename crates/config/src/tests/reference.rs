@@ -1,5 +1,6 @@
-//! The tables and the index of docs/CONFIG.md, and the descriptions of the JSON Schemas. All of
-//! them come from the doc comments of the schema's keys.
+//! The index of docs/CONFIG.md, the tables there and in docs/config/, and the descriptions of the
+//! JSON Schemas. All of them come from the doc comments of the schema's keys, whose links name an
+//! anchor of any of these pages.
 //!
 //! A doc comment says what its key does. Then may follow, in this order, `Type: ...` where the type
 //! of the field does not say it, `Default: ...`, and `Takes a restart.`, each a sentence.
@@ -9,7 +10,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::documented::{reference, top_level};
+use super::documented::{Page, reference, top_level};
 use super::json_schema::{all_keys, commented_schemas, reads_as};
 
 /// Begins what is written between it and [`END`]; the name of a type follows it.
@@ -21,7 +22,7 @@ const HEAD: &str = "type | default | meaning |\n|---|---|---|---|\n";
 const FOOTNOTE: &str =
     "\n¹ A change takes effect after a restart; a reload that finds one says so.\n";
 
-/// The longest line of docs/CONFIG.md outside of tables.
+/// The longest line of a page outside of tables.
 const WIDTH: usize = 100;
 
 /// What the doc comment of a key says.
@@ -216,8 +217,8 @@ fn row(key: &Key<'_>, types: &Types) -> String {
     format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |")
 }
 
-/// The table of a type. The marker is its name, and what its keys are of in the head of the table, or
-/// the keys that the table is about: `Jwks of x`, `Redis: url, cluster`.
+/// The table of a type. The marker is its name, and what its keys are of in the head of the table,
+/// or the keys that the table is about: `Jwks of x`, `Redis: url, cluster`.
 fn table(marker: &str, types: &Types) -> String {
     let (marker, only) = marker
         .split_once(": ")
@@ -233,19 +234,66 @@ fn table(marker: &str, types: &Types) -> String {
     format!("\n{head}{rows}{footnote}\n")
 }
 
-/// The sections below the index, each with its level, its heading and the keys of its tables.
-fn sections(text: &str) -> Vec<(usize, &str, Vec<&str>)> {
-    let (_, below) = text.split_once(INDEX).unwrap();
-    let (_, below) = below.split_once(END).unwrap();
-    let mut sections: Vec<(usize, &str, Vec<&str>)> = Vec::new();
-    let mut in_table = false;
+/// A section of a page.
+struct Section<'p> {
+    /// How deep it stands in the index.
+    level: usize,
+    heading: &'p str,
+    /// Its page, as a link from docs/CONFIG.md has it, and its anchor.
+    page: &'p str,
+    anchor: String,
+    /// The keys of its tables.
+    keys: Vec<&'p str>,
+}
+
+impl Section<'_> {
+    /// The link to it from a page.
+    fn link_from(&self, page: &str) -> String {
+        let is_whole_page = self.level == 0 && is_below_config(self.page);
+        let file = match (is_below_config(page), self.page.strip_prefix("config/")) {
+            _ if page == self.page => String::new(),
+            (true, Some(name)) => name.to_owned(),
+            (true, None) => format!("../{}", self.page),
+            (false, _) => self.page.to_owned(),
+        };
+        match is_whole_page && !file.is_empty() {
+            true => file,
+            false => format!("{file}#{}", self.anchor),
+        }
+    }
+}
+
+fn is_below_config(page: &str) -> bool {
+    page.starts_with("config/")
+}
+
+/// The sections of a page, those of docs/CONFIG.md below the index.
+fn sections(page: &Page) -> Vec<Section<'_>> {
+    let (top, below) = match is_below_config(&page.path) {
+        true => (1, &*page.text),
+        false => {
+            let (_, below) = page.text.split_once(INDEX).unwrap();
+            (2, below.split_once(END).unwrap().1)
+        }
+    };
+    let mut sections: Vec<Section<'_>> = Vec::new();
+    let (mut in_table, mut in_code) = (false, false);
     for line in below.lines() {
         in_table = line.starts_with("| key") || (in_table && line.starts_with('|'));
-        if line.starts_with("##") {
-            let level = line.find(' ').unwrap() - 2;
-            sections.push((level, line.trim_matches(['#', ' ']), Vec::new()));
+        in_code ^= line.starts_with("```");
+        if line.starts_with('#') && !in_code {
+            let heading = line.trim_matches(['#', ' ']);
+            let mut anchor = heading.to_lowercase().replace(' ', "-");
+            anchor.retain(|letter| letter.is_alphanumeric() || matches!(letter, '-' | '_'));
+            sections.push(Section {
+                level: line.find(' ').unwrap() - top,
+                heading,
+                page: &page.path,
+                anchor,
+                keys: Vec::new(),
+            });
         } else if in_table && line.starts_with("| `") {
-            let (_, _, keys) = sections.last_mut().unwrap();
+            let Section { keys, .. } = sections.last_mut().unwrap();
             let key = line.split('`').nth(1).unwrap();
             if !keys.contains(&key) {
                 keys.push(key);
@@ -255,14 +303,34 @@ fn sections(text: &str) -> Vec<(usize, &str, Vec<&str>)> {
     sections
 }
 
-fn index(text: &str) -> String {
+/// The text of a doc comment with links that lead from this page to where its anchors are.
+fn with_links(text: &str, page: &Page, pages: &[Page]) -> String {
+    let mut parts = text.split("](");
+    let mut linked = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (target, rest) = part.split_once(')').unwrap();
+        let link = match target.strip_prefix('#') {
+            Some(anchor) => {
+                let mut sections = pages.iter().flat_map(sections);
+                let found = sections.find(|section| section.anchor == anchor);
+                found.expect(anchor).link_from(&page.path)
+            }
+            None if is_below_config(&page.path) && !target.contains(':') => format!("../{target}"),
+            None => target.to_owned(),
+        };
+        linked += &format!("]({link}){rest}");
+    }
+    linked
+}
+
+fn index(pages: &[Page]) -> String {
     let mut index = "\n".to_owned();
-    for (level, heading, keys) in sections(text) {
-        let indent = "  ".repeat(level);
-        let mut anchor = heading.to_lowercase().replace(' ', "-");
-        anchor.retain(|letter| letter.is_alphanumeric() || matches!(letter, '-' | '_'));
+    for section in pages.iter().flat_map(sections) {
+        let indent = "  ".repeat(section.level);
+        let link = section.link_from("CONFIG.md");
+        let (heading, keys) = (section.heading, section.keys);
         let colon = if keys.is_empty() { "" } else { ":" };
-        let mut line = format!("{indent}- [{heading}](#{anchor}){colon}");
+        let mut line = format!("{indent}- [{heading}]({link}){colon}");
         for (at, key) in keys.iter().enumerate() {
             let comma = if at + 1 < keys.len() { "," } else { "" };
             let item = format!("`{key}`{comma}");
@@ -277,11 +345,28 @@ fn index(text: &str) -> String {
     index + "\n"
 }
 
-/// The reference with what is between its markers made anew.
-fn derived(text: &str) -> String {
+/// The pages with what is between their markers made anew.
+fn derived(pages: &[Page]) -> Vec<String> {
     let types = types();
+    let with_tables = pages.iter().map(|page| Page {
+        path: page.path.clone(),
+        text: derived_tables(page, pages, &types),
+    });
+    let with_tables: Vec<_> = with_tables.collect();
+    let index = index(&with_tables);
+    let with_index = |page: Page| match page.text.split_once(INDEX) {
+        None => page.text,
+        Some((before, rest)) => {
+            let (_, below) = rest.split_once(END).unwrap();
+            [before, INDEX, "\n", &index, END, below].concat()
+        }
+    };
+    with_tables.into_iter().map(with_index).collect()
+}
+
+fn derived_tables(page: &Page, pages: &[Page], types: &Types) -> String {
     let mut derived = String::new();
-    let mut lines = text.lines();
+    let mut lines = page.text.lines();
     while let Some(line) = lines.next() {
         derived += &format!("{line}\n");
         let marker = line
@@ -289,36 +374,39 @@ fn derived(text: &str) -> String {
             .map(|rest| rest.trim_end_matches(" -->"));
         if marker.is_some() || line == INDEX {
             let old: Vec<&str> = lines.by_ref().take_while(|line| *line != END).collect();
-            let new = marker.map(|marker| table(marker, &types));
+            let new = marker.map(|marker| with_links(&table(marker, types), page, pages));
             derived += &new.unwrap_or_else(|| old.join("\n") + "\n");
             derived += &format!("{END}\n");
         }
     }
-    let new = index(&derived);
-    let (before, rest) = derived.split_once(INDEX).unwrap();
-    let (_, below) = rest.split_once(END).unwrap();
-    [before, INDEX, "\n", &new, END, below].concat()
+    derived
 }
 
 /// `UPDATE_REFERENCE=1` writes it anew.
 #[test]
 fn the_tables_and_the_index_of_the_reference_are_those_of_the_schema() {
-    let path = top_level("docs/CONFIG.md");
-    let derived = derived(&reference());
+    let pages = reference();
+    assert!(pages.len() > 20, "only {} pages were found", pages.len());
+    let derived = derived(&pages);
     if std::env::var_os("UPDATE_REFERENCE").is_some() {
-        fs::write(&path, &derived).unwrap();
+        for (page, text) in pages.iter().zip(&derived) {
+            fs::write(top_level("docs").join(&page.path), text).unwrap();
+        }
     }
-    assert!(
-        reference() == derived,
-        "{} is not up to date: set UPDATE_REFERENCE=1",
-        path.display()
-    );
+    for (page, text) in reference().iter().zip(&derived) {
+        assert!(
+            page.text == *text,
+            "docs/{} is not up to date: set UPDATE_REFERENCE=1",
+            page.path
+        );
+    }
 }
 
 /// The keys of all tables of the reference, and those of the schema.
 fn explained_and_known() -> [BTreeSet<String>; 2] {
-    let reference = reference();
-    let explained = sections(&reference).into_iter().flat_map(|(.., keys)| keys);
+    let pages = reference();
+    let explained = pages.iter().flat_map(sections);
+    let explained = explained.flat_map(|section| section.keys);
     let explained = explained.map(str::to_owned).collect();
     let known: BTreeSet<String> = all_keys().into_iter().map(|(name, _)| name).collect();
     assert!(
@@ -334,7 +422,7 @@ fn the_reference_has_every_key_of_the_schema() {
     let lacking: Vec<_> = known.difference(&explained).collect();
     assert!(
         lacking.is_empty(),
-        "docs/CONFIG.md does not explain {lacking:?}"
+        "docs/CONFIG.md and docs/config/ do not explain {lacking:?}"
     );
 }
 
@@ -344,6 +432,6 @@ fn the_reference_has_no_key_that_the_schema_lacks() {
     let unknown: Vec<_> = explained.difference(&known).collect();
     assert!(
         unknown.is_empty(),
-        "docs/CONFIG.md explains {unknown:?}, which is unknown"
+        "docs/CONFIG.md and docs/config/ explain {unknown:?}, which is unknown"
     );
 }

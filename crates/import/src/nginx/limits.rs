@@ -19,7 +19,7 @@ const MAX_DELAY_MICROS: u64 = 2_000_000;
 /// The status of a denial, unless the file says another.
 const DEFAULT_STATUS: u16 = 503;
 
-const PER: &str = "`per` in docs/CONFIG.md lists what limits can count by";
+const PER: &str = "`per` in docs/config/limits.md lists what limits can count by";
 
 /// The limits that locations use: one for each zone and number of requests at once.
 #[derive(Default)]

@@ -1,6 +1,6 @@
-//! A limit on requests in flight that follows what their server bears: a gradient of latency, as in
-//! Envoy's adaptive concurrency and Netflix's concurrency-limits, with a baseline that is probed at
-//! half the limit. `docs/decisions/0078-concurrency-limits.md` compares the candidates.
+//! A limit on requests in flight that follows what their server can handle: a gradient of latency,
+//! as in Envoy's adaptive concurrency and Netflix's concurrency-limits, with a baseline that is
+//! probed at half the limit. `docs/decisions/0078-concurrency-limits.md` compares the candidates.
 
 use std::num::NonZeroU32;
 

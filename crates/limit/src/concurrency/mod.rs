@@ -1,4 +1,4 @@
-//! How many requests a server bears at a time, and which request is next when more come.
+//! How many requests a server can handle at a time, and which request is next when more come.
 //!
 //! [`AdaptiveLimit`] finds the number by the latency of responses. [`Slots`] gives that many
 //! requests a slot each; when all are taken, it decides which requests wait, which one gets the

@@ -237,7 +237,7 @@ impl ConcurrencyLimiter {
             upstream,
             limit,
             priority,
-            "an upstream has as many requests in flight as it bears; requests are shed"
+            "an upstream has as many requests in flight as it can handle; requests are shed"
         );
     }
 

@@ -1,6 +1,6 @@
-//! Sheds requests while their worker has more to do than its CPU bears, the least important first,
-//! before anything else is done for them. How much is shed is the worker's, which is a thread; it
-//! is measured elsewhere.
+//! Sheds requests while their worker has more to do than its CPU can handle, the least important
+//! first, before anything else is done for them. How much is shed is the worker's, which is a
+//! thread; it is measured elsewhere.
 
 #[cfg(feature = "config")]
 mod config;

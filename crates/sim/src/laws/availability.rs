@@ -15,7 +15,7 @@ pub(super) const LAW: Law = Law {
 const ON_FAILURE: &str = "docs/REDIS.md: a call takes longer than `timeout` | `on_failure` \
     applies to this request";
 const DENY: &str = "docs/REDIS.md: `deny` | get 503 with `Retry-After`";
-const REJECT: &str = "docs/CONFIG.md: `reject`: 429 with `Retry-After`";
+const REJECT: &str = "docs/config/routes.md: `reject`: 429 with `Retry-After`";
 const BANNED: &str = "docs/LOGS.md: or the client is banned or blocked";
 
 /// Longer than any request of a scenario takes: the app, a delay, calls that miss their deadline.

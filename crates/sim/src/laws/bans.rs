@@ -31,11 +31,11 @@ const STANDING: &str = "docs/ADMIN_API.md: They hold on this gateway at once, on
 const LIFTED: &str = "docs/ADMIN_API.md: a ban that is lifted holds there for up to a second more \
     if they denied its subject just before";
 const FOR: &str = "docs/ADMIN_API.md: bans it from now on, for the duration in `{\"for\": \"2h\"}`";
-const STRIKES: &str = "docs/CONFIG.md: The number of strikes that cause a ban; it begins with the \
+const STRIKES: &str = "docs/config/bans.md: The number of strikes that cause a ban; it begins with the \
     last of them";
 const EARNED: &str =
-    "docs/CONFIG.md: the ban applies from the next request on, through every gateway";
-const LONGEST: &str = "docs/CONFIG.md: A ban whose durations change keeps holding its subjects for \
+    "docs/config/bans.md: the ban applies from the next request on, through every gateway";
+const LONGEST: &str = "docs/config/bans.md: A ban whose durations change keeps holding its subjects for \
     the time that was left, but no longer than its longest ban is now, counted from the reload. Up \
     to three seconds more are not cut.";
 

@@ -12,10 +12,11 @@ pub(super) const LAW: Law = Law {
     check,
 };
 
-const ORDER: &str = "docs/CONFIG.md: Nobody overtakes those that wait at the same gateway, except, \
+const ORDER: &str = "docs/config/routes.md: Nobody overtakes those that wait at the same gateway, except, \
     with Redis, requests that arrive within a few milliseconds of each other.";
-const UP_TO: &str = "docs/CONFIG.md: `up_to` | duration | required | How long a request may wait";
-const LEFT: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst` ... In `RateLimit`, \
+const UP_TO: &str =
+    "docs/config/routes.md: `up_to` | duration | required | How long a request may wait";
+const LEFT: &str = "docs/config/routes.md: In `RateLimit-Policy`, `q` is the `burst` ... In `RateLimit`, \
     `r` is what is left";
 
 /// How much later the head of a request may be seen than the moment that it waited for: timers of a

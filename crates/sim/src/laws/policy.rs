@@ -15,11 +15,11 @@ pub(super) const LAW: Law = Law {
     check,
 };
 
-const GCRA: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst`, and `w` the number \
+const GCRA: &str = "docs/config/routes.md: In `RateLimit-Policy`, `q` is the `burst`, and `w` the number \
     of seconds, rounded up, in which an empty bucket fills";
-const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the count and `w` the \
+const OTHERS: &str = "docs/config/limits.md: In `RateLimit-Policy`, `q` is then the count and `w` the \
     period in seconds";
-const TOLD: &str = "docs/CONFIG.md: The headers that tell a client where it stands; a route that \
+const TOLD: &str = "docs/config/routes.md: The headers that tell a client where it stands; a route that \
     shadow-bans sends none unless it asks for them here.";
 const OVERRIDES: &str = "docs/ADMIN_API.md: They are in force on the gateway that you ask when it \
     responds, and on all gateways that share the Redis within two seconds";

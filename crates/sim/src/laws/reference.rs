@@ -20,8 +20,9 @@ pub(super) const LAW: Law = Law {
     check,
 };
 
-const R: &str = "docs/CONFIG.md: In `RateLimit`, `r` is what is left";
-const T: &str = "docs/CONFIG.md: `t` is the number of seconds, rounded up, until there is more";
+const R: &str = "docs/config/routes.md: In `RateLimit`, `r` is what is left";
+const T: &str =
+    "docs/config/routes.md: `t` is the number of seconds, rounded up, until there is more";
 const CHARGED: &str = "docs/ALGORITHMS.md: A request takes from all its buckets or from none.";
 const LATE: &str = "docs/REDIS.md: A request that was not let through is not charged for such \
     a call";

@@ -327,7 +327,7 @@ impl Metrics {
         self.server.clone()
     }
 
-    /// The metrics of workers that have more to do than their CPU bears.
+    /// The metrics of workers that have more to do than their CPU can handle.
     pub fn overload(&self) -> &OverloadMetrics {
         &self.overload
     }

@@ -1,4 +1,4 @@
-//! Metrics of workers that have more to do than their CPU bears. They are on the page where
+//! Metrics of workers that have more to do than their CPU can handle. They are on the page where
 //! requests are shed for that, and from then on.
 
 use std::sync::atomic::AtomicU64;

@@ -47,7 +47,7 @@ pub struct Failures {
     /// By route, in the order of their names.
     pub routes: Vec<(Arc<str>, RouteErrors)>,
     pub failed_store_calls: u64,
-    /// Requests that were shed as their worker had more to do than its CPU bears.
+    /// Requests that were shed as their worker had more to do than its CPU can handle.
     pub overload_shed: u64,
     /// Those who are refused now, and what was refused of them.
     pub refusals: Refusals,
