@@ -13,6 +13,12 @@ use weir_yaml::parsed;
 #[derive(Clone, Debug)]
 pub(crate) struct Parsed<T>(pub(crate) T);
 
+impl<T> AsRef<T> for Parsed<T> {
+    fn as_ref(&self) -> &T {
+        &self.0
+    }
+}
+
 impl<T: FromStr> FromStr for Parsed<T> {
     type Err = T::Err;
 

@@ -24,8 +24,7 @@ use rustix::fs::{Access, access};
 use super::bans::{access_lists, bans, keep_to_peers, treatment, warn_of_undecided};
 use super::limits::{WrittenLimits, enforcement, limits, warn_of_limits, warn_of_prefetch};
 use super::routes::{
-    LoweredRoute, client_priorities, decoys, error_pages, limits_of_routes, routes, upstreams,
-    warn_of_routes,
+    LoweredRoute, client_priorities, decoys, limits_of_routes, routes, upstreams, warn_of_routes,
 };
 use super::settings::{DEFAULT_GRACE, EnvoyService, ProcessSettings, Settings};
 use super::until::now;
@@ -46,7 +45,7 @@ use store::store;
 use telemetry::otlp;
 
 use schema::{Gateway, Log, Workers};
-use weir_middleware::{AccessSettings, ResponseSteps};
+use weir_middleware::{AccessSettings, ErrorPages, ResponseSteps};
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
 use weir_telemetry::LogSettings;
 use weir_yaml::{Diagnostics, Lowered, Lowering, Spanned, all};
@@ -110,7 +109,7 @@ pub(crate) fn settings(
     let of_all = enforcement(gateway.enforce.as_ref());
     let overload = gateway.overload.as_ref();
     let overload = overload.map(|keys| keys.lower(cx, of_all)).transpose();
-    let error_pages = error_pages(cx, gateway.errors.as_ref());
+    let error_pages = ErrorPages::read(cx, gateway.errors.as_ref());
     let blocked = gateway
         .block
         .as_ref()

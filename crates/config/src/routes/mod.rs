@@ -32,9 +32,7 @@ use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMa
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
 pub(super) use concurrency::client_priorities;
-pub(super) use responses::{
-    Decoys, decoys, default_header_forms, error_pages, find_decoy, rejection,
-};
+pub(super) use responses::{Decoys, decoys, default_header_forms, find_decoy, rejection};
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
 pub(super) use warnings::warn_of_routes;
 

@@ -10,17 +10,15 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use weir_limit::{Algorithm, MAX_DELAY, Mode};
 use weir_middleware::decoy::{Decoy, Shadow, is_counter};
-use weir_middleware::{
-    Delay, ErrorPages, FixedResponse, HeaderForm, HeaderForms, OnDenied, Rejection,
-};
-use weir_rules::{LimitUse, Statuses};
+use weir_middleware::{Delay, FixedResponse, HeaderForm, HeaderForms, OnDenied, Rejection};
+use weir_rules::LimitUse;
 use weir_yaml::{
     Entries, FieldName, HumanDuration, Lowered, Lowering, PositiveDuration, PositiveDurationError,
     ResponseStatus, Span, Spanned, WordOr, all, is_of_connection,
 };
 
 use super::schema::{self, HeaderFormsList, RouteDefaults};
-use crate::foreign::{Parsed, Word};
+use crate::foreign::Word;
 
 /// As many requests of a route as wait for their turn unless told otherwise.
 const DEFAULT_DELAYED: NonZeroU32 = NonZeroU32::new(1000).unwrap();
@@ -350,17 +348,5 @@ fn response_headers(
             cx.error(name.span, message).help("leave it out");
         }
         Ok((name.0.clone(), cx.header_value(value)?))
-    }))
-}
-
-/// Pages for people, by status.
-pub(crate) fn error_pages(
-    cx: &mut Lowering<'_>,
-    written: Option<&Entries<Spanned<String>, Parsed<Statuses>>>,
-) -> Lowered<ErrorPages> {
-    let written = written.into_iter().flat_map(|pages| &pages.0);
-    all(written.map(|(statuses, file)| {
-        let page = cx.read_file(file, file.span)?;
-        Ok((statuses.0.clone(), page.into()))
     }))
 }

@@ -1,6 +1,9 @@
 //! Pages for people in place of Weir's problem documents, and of errors in JSON that the configuration
 //! has in their place.
 
+#[cfg(feature = "config")]
+mod config;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +13,7 @@ use weir_http::media_type::prefers;
 use weir_rules::Statuses;
 use weir_telemetry::RequestId;
 
-use super::response_step::{JSON, Origin, Outgoing, Phase, PreparedStep, ResponseStep};
+use crate::steps::response_step::{JSON, Origin, Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::{RequestContext, RequestHead};
 
 const HTML: &str = "text/html";
