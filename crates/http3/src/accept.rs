@@ -242,11 +242,12 @@ where
             let ((), over) = tokio::join!(serving, over);
             drop(handshake);
             match (over, shaking.close_reason()) {
-                (Ok(_), None) => {
+                // A client may close as soon as it is over.
+                (Ok(true), _) | (Ok(false), None) => {
                     server.handshake_done();
                     done.send_replace(true);
                 }
-                (Ok(_), Some(cause)) => server.handshake_failed(Some(peer), false, &cause),
+                (Ok(false), Some(cause)) => server.handshake_failed(Some(peer), false, &cause),
                 (Err(cause), _) => {
                     close(&shaking, Code::H3_NO_ERROR);
                     server.handshake_failed(Some(peer), true, &cause);

@@ -128,6 +128,11 @@ impl HandshakeEnd {
         Self(Some(done))
     }
 
+    /// Whether it is not over yet, or never will be.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.0.as_ref().is_some_and(|done| !*done.borrow())
+    }
+
     /// Lets a request of early data pass, now or at the end of the handshake; never if that fails.
     pub(crate) async fn admit(mut self, request: &mut Request<()>) -> bool {
         if request.method().is_safe() {

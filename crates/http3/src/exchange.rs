@@ -61,10 +61,15 @@ impl<S: ConnectionService + Sync> Exchange<S> {
             sender.stop_stream(Code::H3_MESSAGE_ERROR);
             return Outcome::Wasted;
         };
-        if let Some(handshake) = self.beside.early.clone()
-            && !handshake.admit(&mut request).await
-        {
-            return Outcome::Ended;
+        if let Some(handshake) = self.beside.early.clone() {
+            // While it waits, its head is not counted among those in flight.
+            if !request.method().is_safe() && !self.bounds.may_keep(&request) {
+                sender.stop_stream(Code::H3_REQUEST_REJECTED);
+                return Outcome::Ended;
+            }
+            if !handshake.admit(&mut request).await {
+                return Outcome::Ended;
+            }
         }
         let body = RequestBody::new(receiver, length, self.beside.empty_data.clone());
         let waits = may_wait(&request, &self.bounds);

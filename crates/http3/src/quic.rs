@@ -184,7 +184,8 @@ impl quic::Connection<Bytes> for Connection {
             let accepted = ready!(poll_in_place(&mut self.requests, accept, cx));
             let halves = accepted.map_err(lost)?;
             let stopped: Stopped = Box::pin(halves.0.stopped());
-            let is_early = halves.1.is_0rtt();
+            // A stream that came before the connection was closed would say that it is not early.
+            let is_early = self.shared.handshake.is_ahead();
             let mut stream = self.shared.both(halves)?;
             let empty_data = stream.recv.frames.empty_data();
             *self.shared.last.lock() = Some(Beside {

@@ -133,15 +133,19 @@ impl PeerFilter {
                 // What its buffer had no room for meanwhile is no peer's.
                 self.forget_drops(&socket);
             }
-            is_filtered = refused.is_some();
             let applied = match &refused {
-                Some(refused) => attach((&socket).into(), &refused.program.of_long_headers()),
+                // The one before would go on to drop those who were let in since.
+                Some(refused) => attach((&socket).into(), &refused.program.of_long_headers())
+                    .or_else(|error| detach((&socket).into()).and(Err(error))),
                 None => detach((&socket).into()),
             };
-            if let (Err(error), None) = (applied, &refused) {
-                not_detached(&error);
+            if let (Err(error), None) = (&applied, &refused) {
+                not_detached(error);
             }
-            self.count_drops(&socket);
+            if is_filtered {
+                self.count_drops(&socket);
+            }
+            is_filtered = refused.is_some() && applied.is_ok();
             loop {
                 tokio::select! {
                     changed = changes.changed() => match changed {

@@ -188,7 +188,14 @@ impl<'s> BanTarget<'s> {
 
     async fn lift(&self, by: BanStores<'_>, operator: &Operator) -> Result<(), ApiError> {
         let was_standing = self.lift_standing(by).await?;
+        let mut was_banned = was_standing;
         if let Some(subject) = self.subject() {
+            let peek: Batch = self.ban.peek(&subject);
+            // What cannot be known may have been there.
+            was_banned |= match by.stores.read.decide(&peek, by.now).await {
+                Ok(known) => (known.decisions.iter().flatten()).any(|it| !it.reset_in.is_zero()),
+                Err(_) => true,
+            };
             let lifted = by.stores.change.reset(self.ban.keys(&subject)).await;
             lifted.map_err(|cause| match was_standing {
                 true => ApiError::Partly(cause),
@@ -199,7 +206,7 @@ impl<'s> BanTarget<'s> {
         }
         let standing = by.known_standing();
         let outer = self.longest_standing(&standing);
-        if was_standing || outer.is_none() {
+        if was_banned || outer.is_none() {
             audit::ban_lifted(operator.name(), self.ban.name(), &self.as_listed());
         }
         match outer {
@@ -496,7 +503,8 @@ pub(super) fn left_of(standing: &StandingBan, now: Timestamp) -> Nanos {
 
 /// What is shown is not all while the store is out of reach.
 const WITHOUT_STORE: &str = "the store is out of reach: the standing bans that this gateway knows \
-    hold meanwhile; other bans are not shown, and hold nowhere";
+    hold meanwhile; other bans are not shown, and those by strikes from before hold only where \
+    connections are refused already";
 
 fn ban_named<'s>(settings: &'s Settings, name: &str) -> Option<&'s Ban> {
     let mut bans = settings.access.bans.iter().map(|policy| &*policy.ban);
@@ -511,17 +519,9 @@ pub(super) async fn list(
     let cursor = page.cursor.clone().unwrap_or_default();
     let mut bans = Vec::new();
     if cursor.node != BEGUN {
-        let standing = match by.standing().await {
-            Err(error) if error.is_out_of_reach() => {
-                let known = by.known_standing();
-                let known = known.iter().take(page.count);
-                bans.extend(known.map(|ban| describe_standing(settings, ban, by.now)));
-                return Ok(BanPage {
-                    warning: Some(WITHOUT_STORE),
-                    ..ban_page(bans, None)
-                });
-            }
-            standing => standing?,
+        let (standing, warning) = match by.standing().await {
+            Err(error) if error.is_out_of_reach() => (by.known_standing(), Some(WITHOUT_STORE)),
+            standing => (standing?, None),
         };
         let behind = standing.iter().filter(|ban| position(ban) > cursor.after);
         let mut behind = behind.peekable();
@@ -535,7 +535,16 @@ pub(super) async fn list(
                 after: position(last),
                 ..Cursor::default()
             });
-            return Ok(ban_page(bans, next));
+            return Ok(BanPage {
+                warning,
+                ..ban_page(bans, next)
+            });
+        }
+        if warning.is_some() {
+            return Ok(BanPage {
+                warning,
+                ..ban_page(bans, None)
+            });
         }
     }
     let from = match cursor.node.as_str() {

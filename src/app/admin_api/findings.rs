@@ -481,6 +481,7 @@ impl<'s> Finding<'s> {
         let banned = self.banned.as_ref().map(|(ban, left)| FoundBan {
             ban: ban.clone(),
             ends_in: finite_seconds(*left),
+            network: !self.members.contains(&self.id),
         });
         responses::Finding {
             kind: self.kind,

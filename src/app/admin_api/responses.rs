@@ -238,6 +238,8 @@ pub(super) struct FoundBan {
     pub(super) ban: String,
     /// In seconds; null for good.
     pub(super) ends_in: Option<f64>,
+    /// Whether the subject that is named is a network, of which clients are subjects.
+    pub(super) network: bool,
 }
 
 /// What can be done about a finding.

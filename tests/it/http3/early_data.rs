@@ -174,10 +174,22 @@ fn safe_requests_pass_with_a_mark_and_others_wait_for_the_handshakes_end() {
         assert_eq!(arrives_at(&upstream, "/safe").await.lines(MARK), ["1"]);
         arrives_at(&upstream, "/careful").await;
         assert!(arrived_at(&upstream, "/unsafe").is_empty());
+        // What waits is in no bound of heads, so a large head does not wait.
+        let mut large = http3::post("/large");
+        let value = HeaderValue::from_str(&"x".repeat(12 * 1024)).unwrap();
+        large.headers_mut().insert("x-large", value);
+        let mut sender = early.sender.clone();
+        let large = tokio::spawn(async move {
+            let mut stream = sender.send_request(large).await.unwrap();
+            let _ = stream.finish().await;
+            stream.recv_response().await.is_err()
+        });
         relay.passes.send_replace((true, true));
         assert_eq!(safe.await.unwrap(), 200);
         assert_eq!(careful.await.unwrap(), 425, "the app's own word passes");
         assert_eq!(unsafe_one.await.unwrap(), 200);
+        assert!(large.await.unwrap(), "it may be sent again");
+        assert!(arrived_at(&upstream, "/large").is_empty());
         assert!(accepted.await);
         let received = arrived_at(&upstream, "/unsafe");
         assert_eq!((received.len(), &received[0].body[..]), (1, &b"some"[..]));

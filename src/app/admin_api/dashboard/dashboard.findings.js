@@ -52,7 +52,8 @@ const ACTIONS = {
 function aboutSubject(finding) {
   const { limit, subject, name, subjects, text, remedy } = finding;
   const [kind, title] = KINDS[finding.kind] ?? ['warn', finding.kind];
-  const isNetwork = subjects > 1;
+  // Who is banned with its network is named by that.
+  const isNetwork = subjects > 1 || finding.banned?.network === true;
   const canExplain = !isNetwork && addressOf(limit, subject);
   const [label, style] = ACTIONS[remedy.action] ?? [];
   const ban = remedy.ban ?? undefined;

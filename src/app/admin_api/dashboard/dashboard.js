@@ -202,7 +202,7 @@ async function askGateways() {
 /** The bans of all gateways that share the store. */
 async function askBans() {
   if (state.paused || !state.configuration || state.configuration.bans.length === 0) return;
-  const { bans, next } = await ask('GET', `v1/bans?count=${BANS}`);
+  const { bans, next, warning } = await ask('GET', `v1/bans?count=${BANS}`);
   state.bans = bans;
   $('banned').hidden = bans.length === 0;
   rows(
@@ -231,8 +231,10 @@ async function askBans() {
     ],
   );
   const more = `The first ${BANS} are shown; GET /v1/bans lists the others.`;
-  fill($('no-banned'), next ? more : 'Nobody is banned.');
-  $('no-banned').hidden = bans.length > 0 && !next;
+  const beware = warning && `${warning.charAt(0).toUpperCase()}${warning.slice(1)}.`;
+  const told = [beware, next && more].filter(Boolean).join(' ');
+  fill($('no-banned'), told || 'Nobody is banned.');
+  $('no-banned').hidden = bans.length > 0 && !told;
 }
 
 /** The overrides that operators have set, with who did, and until when they hold. */

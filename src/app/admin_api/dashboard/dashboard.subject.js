@@ -82,7 +82,8 @@ export async function openOverride(limit, id, undone) {
     ]);
   };
   await open({ limit, subject: id, title: id, load, buttons: [], isOverride: true }, null);
-  undo();
+  // Another one may have been opened meanwhile.
+  if (current?.isOverride && current.limit === limit && current.subject === id) undo();
 }
 
 async function open(subject, action) {
