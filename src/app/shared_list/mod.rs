@@ -171,17 +171,30 @@ impl<E: ListEntry> SharedList<E> {
         }
         let (version, entries) = read_all::<E>(&**lists, version, now).await?;
         self.version = Some(version);
-        if entries == self.entries {
-            return Ok(ListChange::Nothing);
-        }
-        self.replace(entries);
+        let change = match entries == self.entries {
+            true => ListChange::Nothing,
+            false => {
+                self.replace(entries);
+                ListChange::Changed
+            }
+        };
+        self.remove_again(now).await;
+        Ok(change)
+    }
+
+    /// Removes what has come back. If that fails, the next look reads the list again, and tries
+    /// again: what others have changed is in force meanwhile.
+    async fn remove_again(&mut self, now: Timestamp) {
         let texts = self.entries.iter().map(|entry| &entry.text);
         let returned = texts.filter(|text| self.removed.contains(text));
         let returned: Vec<String> = returned.cloned().collect();
-        if !returned.is_empty() {
-            self.change(Vec::new(), returned, now).await?;
+        if returned.is_empty() {
+            return;
         }
-        Ok(ListChange::Changed)
+        if let Err(error) = self.change(Vec::new(), returned, now).await {
+            let list = E::PLURAL;
+            tracing::debug!(%error, list, "what was removed and came back is not removed yet");
+        }
     }
 
     /// Adds entries, and removes texts and what has ended, there and here. Returns how many were

@@ -51,6 +51,8 @@ struct BanSubject {
     acts: bool,
     /// Whether a strike is out of the question: there was one, or the subject is banned already.
     is_done: bool,
+    /// Whether its standing ban, which is not acted upon, has counted the request.
+    is_counted: bool,
 }
 
 /// The ban that keeps a request out.
@@ -106,11 +108,16 @@ impl AccessControl {
             } else {
                 check.mode.non_denying()
             };
+            let is_standing = || {
+                let standing = ban.known.standing(&policy.ban, request, backend.now());
+                standing.is_some()
+            };
             let subject = BanSubject {
                 ban: Arc::clone(ban),
                 subject,
                 acts,
                 is_done: false,
+                is_counted: !acts && ban.known.any_standing() && is_standing(),
             };
             Some((subject, Transaction { mode, ..check }))
         });
@@ -182,7 +189,8 @@ impl BanCheck {
 
     /// Counts the bans that hold, and the path as a strike where none keeps the request out.
     pub fn count(&mut self, is_banned: bool, path: &str) {
-        let holding = self.subjects.iter().filter(|subject| subject.is_done);
+        let holding = self.subjects.iter();
+        let holding = holding.filter(|subject| subject.is_done && !subject.is_counted);
         holding.for_each(|subject| subject.ban.metrics.held(subject.acts));
         if is_banned {
             return;

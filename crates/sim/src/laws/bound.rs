@@ -32,7 +32,7 @@ const PREFETCH: &str = "docs/ALGORITHMS.md: In any time, N gateways admit at mos
     comes back in that time, and N times `units`.";
 const ALONE: &str = "docs/REDIS.md: the memory store decides, with the same limits, in each \
     gateway alone: with n gateways, up to n times as much passes";
-const CLOCK: &str = "docs/REDIS.md: Until all of them do, gateways differ by the jump. What \
+const CLOCK: &str = "docs/CLOCKS.md: Until all of them do, gateways differ by the jump. What \
     may pass of one bucket meanwhile, beside what comes back with time:";
 const FAILOVER: &str = "docs/REDIS.md: After a failover a bucket may admit at most \
     `burst` plus the lost units too many.";

@@ -32,14 +32,20 @@ const ANY: HeaderValue = HeaderValue::from_static("*");
 /// Origins that the app of a route lets read its responses. All workers share them.
 pub struct MirroredOrigins {
     by_origin: RwLock<HashMap<HeaderValue, AppGrant>>,
+    /// Of origins that are known.
     allowance: Mutex<Allowance>,
+    /// Of all others, which a client can invent.
+    strangers: Mutex<Allowance>,
 }
 
 /// What the app allows pages of an origin.
 #[derive(Clone, Copy)]
 struct AppGrant {
-    credentials: bool,
+    /// When it last allowed credentials: an app may do so for some of a route's paths.
+    with_credentials: Option<Instant>,
     seen: Instant,
+    /// Whether it was seen again after a while, as no origin is that a client makes up for once.
+    is_renewed: bool,
 }
 
 /// Uncounted preflights that are left.
@@ -64,12 +70,16 @@ impl fmt::Debug for MirroredOrigins {
 
 impl Default for MirroredOrigins {
     fn default() -> Self {
-        Self {
-            by_origin: RwLock::default(),
-            allowance: Mutex::new(Allowance {
+        let allowance = || {
+            Mutex::new(Allowance {
                 left: PREFLIGHT_BURST,
                 since: Instant::now(),
-            }),
+            })
+        };
+        Self {
+            by_origin: RwLock::default(),
+            allowance: allowance(),
+            strangers: allowance(),
         }
     }
 }
@@ -81,17 +91,16 @@ impl MirroredOrigins {
             return;
         };
         let credentials = headers.get(ACCESS_CONTROL_ALLOW_CREDENTIALS);
-        let found = AppGrant {
-            credentials: allowed != ANY && credentials.is_some_and(|value| value == "true"),
-            seen: Instant::now(),
-        };
+        let credentials = allowed != ANY && credentials.is_some_and(|value| value == "true");
         let known = self.by_origin.read().get(&allowed).copied();
-        if known.is_some_and(|known| known.says_already(&found)) {
+        if known.is_some_and(|known| known.says_already(credentials)) {
             return;
         }
+        let found = AppGrant::after(known, credentials);
         let mut by_origin = self.by_origin.write();
         if by_origin.len() >= MAX_ORIGINS && !by_origin.contains_key(&allowed) {
-            let oldest = by_origin.iter().min_by_key(|(_, grant)| grant.seen);
+            let weight = |grant: &AppGrant| (grant.is_recent() && grant.is_renewed, grant.seen);
+            let oldest = by_origin.iter().min_by_key(|(_, grant)| weight(grant));
             if let Some(oldest) = oldest.map(|(origin, _)| origin.clone()) {
                 by_origin.remove(&oldest);
             }
@@ -103,24 +112,25 @@ impl MirroredOrigins {
     pub(super) fn grant(&self, origin: &HeaderValue) -> Option<Grant> {
         self.find(origin).map(|(origin, known)| Grant {
             origin,
-            credentials: known.credentials,
+            credentials: known
+                .with_credentials
+                .is_some_and(|last| last.elapsed() < KEPT),
         })
     }
 
     /// Whether a preflight of this origin passes uncounted: the app lets its pages read responses,
     /// and there were not too many.
     pub(super) fn admits_preflight(&self, origin: &HeaderValue) -> bool {
-        self.find(origin).is_some() && self.take()
+        self.find(origin).is_some() && take_from(&self.allowance)
     }
 
-    /// Takes one of the preflights that may pass. A client can imitate a preflight, and this is the
-    /// bound of all that do.
-    pub(super) fn take(&self) -> bool {
-        let mut allowance = self.allowance.lock();
-        allowance.refill(Instant::now());
-        let is_left = allowance.left > 0;
-        allowance.left = allowance.left.saturating_sub(1);
-        is_left
+    /// Whether a preflight may lack what limits need: within the bound of origins that are known, or
+    /// that of all others together.
+    pub(super) fn excuses_preflight(&self, origin: &HeaderValue) -> bool {
+        take_from(match self.find(origin) {
+            Some(_) => &self.allowance,
+            None => &self.strangers,
+        })
     }
 
     /// What was said of this origin, or else of all.
@@ -134,16 +144,41 @@ impl MirroredOrigins {
     }
 }
 
+/// Takes one of the preflights that may pass. A client can imitate a preflight, and this is the
+/// bound of all that do.
+fn take_from(allowance: &Mutex<Allowance>) -> bool {
+    let mut allowance = allowance.lock();
+    allowance.refill(Instant::now());
+    let is_left = allowance.left > 0;
+    allowance.left = allowance.left.saturating_sub(1);
+    is_left
+}
+
 impl AppGrant {
+    /// What is known after a response, with credentials or without.
+    fn after(known: Option<Self>, credentials: bool) -> Self {
+        let now = Instant::now();
+        let known = known.filter(Self::is_recent);
+        let before = known.and_then(|known| known.with_credentials);
+        Self {
+            with_credentials: credentials.then_some(now).or(before),
+            seen: now,
+            is_renewed: known.is_some_and(|it| it.is_renewed || !is_fresh(it.seen)),
+        }
+    }
+
     fn is_recent(&self) -> bool {
         self.seen.elapsed() < KEPT
     }
 
-    /// Whether `found` says nothing new.
-    fn says_already(&self, found: &Self) -> bool {
-        self.credentials == found.credentials
-            && found.seen.saturating_duration_since(self.seen) < RENEWED_AFTER
+    /// Whether a response with credentials, or one without, says nothing new.
+    fn says_already(&self, credentials: bool) -> bool {
+        is_fresh(self.seen) && (!credentials || self.with_credentials.is_some_and(is_fresh))
     }
+}
+
+fn is_fresh(seen: Instant) -> bool {
+    seen.elapsed() < RENEWED_AFTER
 }
 
 impl Allowance {
@@ -232,6 +267,49 @@ mod tests {
         };
         assert!(credentials(&PAGE));
         assert!(!credentials(&ANY));
+    }
+
+    /// An app allows credentials on some of a route's paths.
+    #[tokio::test(start_paused = true)]
+    async fn a_response_without_credentials_never_takes_those_of_another() {
+        let mirrored = MirroredOrigins::default();
+        let with = {
+            let mut headers = headers(&PAGE);
+            let value = HeaderValue::from_static("true");
+            headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, value);
+            headers
+        };
+        let has_credentials = || mirrored.grant(&PAGE).unwrap().credentials;
+        mirrored.learn(&PAGE, &with);
+        for _ in 0..2 {
+            tokio::time::advance(RENEWED_AFTER).await;
+            mirrored.learn(&PAGE, &headers(&PAGE));
+            assert!(has_credentials());
+        }
+        tokio::time::advance(KEPT - RENEWED_AFTER).await;
+        mirrored.learn(&PAGE, &headers(&PAGE));
+        assert!(!has_credentials());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn origins_that_a_client_invents_push_out_none_that_pages_have_used_for_a_while() {
+        let mirrored = learned(&PAGE, &PAGE);
+        tokio::time::advance(RENEWED_AFTER).await;
+        mirrored.learn(&PAGE, &headers(&PAGE));
+        for number in 0..3 * MAX_ORIGINS {
+            let invented = HeaderValue::from_str(&format!("https://{number}.example")).unwrap();
+            mirrored.learn(&invented, &headers(&invented));
+        }
+        assert!(mirrored.grant(&PAGE).is_some());
+        assert!(mirrored.by_origin.read().len() <= MAX_ORIGINS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn preflights_of_invented_origins_take_nothing_from_those_of_known_ones() {
+        let mirrored = learned(&PAGE, &PAGE);
+        while mirrored.excuses_preflight(&OTHER) {}
+        assert!(mirrored.excuses_preflight(&PAGE));
+        assert!(mirrored.admits_preflight(&PAGE));
     }
 
     #[tokio::test(start_paused = true)]

@@ -183,9 +183,8 @@ impl Cors {
         body_bytes: impl FnOnce() -> Option<u64>,
     ) -> bool {
         match &self.origins {
-            Origins::Mirrored(mirrored) => {
-                preflight_origin(method, headers, body_bytes).is_some() && mirrored.take()
-            }
+            Origins::Mirrored(mirrored) => preflight_origin(method, headers, body_bytes)
+                .is_some_and(|origin| mirrored.excuses_preflight(origin)),
             _ => self.is_preflight(method, headers, body_bytes),
         }
     }
