@@ -556,6 +556,25 @@ pub(super) mod tests {
         assert!(one.entries.contains(&again));
     }
 
+    /// A ban that another gateway had set meanwhile held everywhere but here.
+    #[tokio::test]
+    async fn what_others_set_is_known_although_what_came_back_cannot_be_removed() {
+        let lists = Arc::new(Lists::default());
+        let mut list = list_in(&lists);
+        list.change(vec![entry(7)], Vec::new(), NOW).await.unwrap();
+        let removed = vec![entry(7).text];
+        list.change(Vec::new(), removed, NOW).await.unwrap();
+        let both = vec![entry(7), entry(8)];
+        lists.change("", both, Vec::new(), NOW).await.unwrap();
+        *lists.change_fails.lock() = Some(|| StoreError::OutOfReach);
+        assert_eq!(list.look(NOW).await.unwrap(), ListChange::Changed);
+        assert!(list.entries.contains(&entry(8)));
+        *lists.change_fails.lock() = None;
+        list.look(NOW).await.unwrap();
+        assert_eq!(list.entries, [entry(8)]);
+        assert_eq!(*lists.entries.lock(), [entry(8)]);
+    }
+
     /// Each override that was set cost what all of them cost.
     #[tokio::test]
     async fn what_this_process_has_changed_is_not_read_again_unless_another_changed_it_too() {
