@@ -349,7 +349,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .with_writer(std::sync::Mutex::new(write));
-        tracing::subscriber::with_default(subscriber.finish(), || {
+        weir_testing::subscribed(subscriber.finish(), || {
             let mut known = AddressCache::default();
             for is_found in [false, true, false, false, true, true] {
                 let answer = match is_found {

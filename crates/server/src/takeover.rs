@@ -475,7 +475,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .with_writer(write);
-        tracing::subscriber::with_default(subscriber.finish(), events);
+        weir_testing::subscribed(subscriber.finish(), events);
         let mut text = String::new();
         (&read).read_to_string(&mut text).unwrap();
         text

@@ -17,6 +17,7 @@
 pub mod certificates;
 pub mod client;
 mod eventually;
+mod log;
 #[cfg(target_os = "linux")]
 pub mod namespace;
 mod ports;
@@ -27,6 +28,7 @@ pub mod sentinels;
 
 pub use client::Client;
 pub use eventually::{PATIENCE, eventually};
+pub use log::subscribed;
 pub use ports::{free_port, refuse, refusing_address};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;

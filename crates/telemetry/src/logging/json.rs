@@ -348,7 +348,7 @@ mod tests {
             .with_max_level(Level::TRACE)
             .event_format(JsonFormatter)
             .with_writer(move || to_ours.clone());
-        tracing::subscriber::with_default(lines.finish(), events);
+        weir_testing::subscribed(lines.finish(), events);
         let lines = tracing_subscriber::fmt()
             .with_max_level(Level::TRACE)
             .json()
@@ -356,7 +356,7 @@ mod tests {
             .with_current_span(false)
             .with_span_list(false)
             .with_writer(move || to_theirs.clone());
-        tracing::subscriber::with_default(lines.finish(), events);
+        weir_testing::subscribed(lines.finish(), events);
         let (ours, theirs) = (without_time(&ours), without_time(&theirs));
         assert_eq!(ours, theirs);
         assert_eq!(ours.lines().count(), 13);

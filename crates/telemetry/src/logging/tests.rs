@@ -32,7 +32,7 @@ fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String 
     let to = lines.clone();
     let (_, filter) = LogLevel::new(settings).unwrap();
     let subscriber = subscriber(human, filter, move || to.clone());
-    tracing::subscriber::with_default(subscriber, events);
+    weir_testing::subscribed(subscriber, events);
     let bytes = lines.0.lock().clone();
     String::from_utf8(bytes).unwrap()
 }
