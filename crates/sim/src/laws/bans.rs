@@ -28,8 +28,8 @@ const NEXT_REQUEST: &str = "docs/ADMIN_API.md: The change takes effect on this g
     and on others that share the Redis with their next request to it";
 const STANDING: &str = "docs/ADMIN_API.md: They hold on this gateway at once, on others that \
     share the Redis within two seconds";
-const LIFTED: &str = "docs/ADMIN_API.md: a ban that is lifted holds there for up to a second more \
-    if they denied its subject just before";
+const LIFTED: &str = "docs/ADMIN_API.md: A ban that is lifted, or made shorter, holds there for up \
+    to two seconds more.";
 const FOR: &str = "docs/ADMIN_API.md: bans it from now on, for the duration in `{\"for\": \"2h\"}`";
 const STRIKES: &str = "docs/config/bans.md: The number of strikes that cause a ban; it begins with the \
     last of them";
