@@ -47,7 +47,7 @@ impl StepField {
     }
 }
 
-/// A [`StepField`] with values of one type; see [`log_field!`](crate::log_field).
+/// A [`StepField`] with values of one type; see [`log_field!`](crate::log_field!).
 #[derive(Debug)]
 pub struct LogField<V> {
     described: StepField,
