@@ -10,8 +10,8 @@ use weir_yaml::{Lowered, Lowering, Secret, Span, Spanned, all, suggest};
 use super::schema::{Admin, Gateway};
 use crate::settings::AdminToken;
 
-pub(super) const MAKE_A_KEY: &str = "make a key with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
-and say `hash_key: {file: hash.key}`";
+pub(super) const MAKE_A_KEY: &str = "make a key with `openssl rand -hex 32 > hash.key`, \
+    give it to every gateway, and say `hash_key: {file: hash.key}`";
 
 const MAKE_A_TOKEN: &str = "make one with `openssl rand -hex 32 > admin.token`, \
 and say `token: {file: admin.token}`";
