@@ -71,25 +71,34 @@ impl Gateway {
 
     /// Starts a process by a command that ends up as `weir`, and waits until it serves.
     pub(crate) fn launch(folder: Arc<TempDir>, mut command: Command) -> Self {
-        let mut process = command
+        command
             .current_dir(folder.path())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the weir binary");
-        let log = collect(process.stdout.take().unwrap());
-        let errors = collect(process.stderr.take().unwrap());
-        let started = eventually("a gateway that has started", || {
-            if let Some(status) = process.try_wait().unwrap() {
-                panic!(
-                    "weir ended at once: {status}: {:#?}",
-                    errors.lock().unwrap()
-                );
+            .stderr(Stdio::piped());
+        let (process, log, errors, started) = loop {
+            let mut process = command.spawn().expect("the weir binary");
+            let log = collect(process.stdout.take().unwrap());
+            let errors = collect(process.stderr.take().unwrap());
+            let outcome = eventually("a gateway that has started", || {
+                if let Some(status) = process.try_wait().unwrap() {
+                    return Some(Err(status));
+                }
+                let mut lines = parsed(&log, "started").into_iter();
+                lines.find(|line| line["message"] == "started").map(Ok)
+            });
+            match outcome {
+                Ok(started) => break (process, log, errors, started),
+                Err(status) => {
+                    let errors = errors.lock().unwrap();
+                    // A port that was free for TCP may be another test's for UDP.
+                    let is_taken = |line: &String| line.contains("by UDP, for HTTP/3: Address alr");
+                    assert!(
+                        errors.iter().any(is_taken),
+                        "weir ended at once: {status}: {errors:#?}"
+                    );
+                }
             }
-            parsed(&log, "started")
-                .into_iter()
-                .find(|line| line["message"] == "started")
-        });
+        };
         let addresses = |name: &str| -> Vec<SocketAddr> {
             let addresses = started[name].as_str().unwrap_or_default();
             let addresses = addresses.split(',');
