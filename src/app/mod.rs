@@ -32,6 +32,8 @@ mod stack;
 mod startup_log;
 mod store_observer;
 mod stores;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::io::{self, ErrorKind};

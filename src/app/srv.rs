@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use weir_config::Settings;
 use weir_proxy::{Server, SrvRecord, UpstreamSettings, lookup_srv};
-use weir_telemetry::Metrics;
+use weir_telemetry::{Counter, Family, Metrics, Name};
 
 /// From the first query to the last answer.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,12 +30,42 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// for no flood of queries, and one of a month may be a mistake that should end.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3600));
 
+const LOOKUPS: Name = Name::new(
+    "weir_srv_lookups",
+    "Lookups of the SRV records that name servers, by name and outcome",
+);
+
+/// The lookups, by name.
+#[derive(Clone)]
+pub(super) struct SrvMetrics(Family<Counter>);
+
+impl SrvMetrics {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        Self(metrics.counters(LOOKUPS))
+    }
+
+    /// Counts a lookup. From the first one on, the page has both outcomes.
+    pub(super) fn looked_up(&self, name: &str, succeeded: bool) {
+        for (outcome, is_this) in [("success", succeeded), ("failure", !succeeded)] {
+            let counter = self.0.member([("name", name), ("outcome", outcome)]);
+            counter.inc_by(u64::from(is_this));
+        }
+    }
+
+    /// Shows nothing more of a name.
+    fn left(&self, name: &str) {
+        for outcome in ["success", "failure"] {
+            self.0.remove([("name", name), ("outcome", outcome)]);
+        }
+    }
+}
+
 /// The records by which the servers of upstreams are found. Clones share them.
 #[derive(Clone)]
 pub(super) struct SrvServers(Arc<SharedSrvServers>);
 
 struct SharedSrvServers {
-    metrics: Arc<Metrics>,
+    metrics: SrvMetrics,
     lookups: Mutex<Vec<Lookup>>,
     /// Whether there are changes that are not in force.
     changed: Arc<AtomicBool>,
@@ -77,9 +107,9 @@ fn sources(settings: &Settings) -> Vec<Source> {
 
 impl SrvServers {
     /// Nothing is looked up yet.
-    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn new(metrics: &Metrics) -> Self {
         Self(Arc::new(SharedSrvServers {
-            metrics: Arc::clone(metrics),
+            metrics: SrvMetrics::new(metrics),
             lookups: Mutex::default(),
             changed: Arc::default(),
         }))
@@ -117,7 +147,7 @@ impl SrvServers {
         let names: Vec<String> = others.map(|other| other.source.name).collect();
         for name in names {
             if wanted.iter().all(|source| source.name != name) {
-                self.0.metrics.srv_left(&name);
+                self.0.metrics.left(&name);
             }
         }
     }
@@ -143,7 +173,7 @@ impl SrvServers {
 
     fn start(&self, source: Source, last: Option<Vec<SrvRecord>>) -> Lookup {
         let (publish, found) = watch::channel(last);
-        let (metrics, changed) = (Arc::clone(&self.0.metrics), Arc::clone(&self.0.changed));
+        let (metrics, changed) = (self.0.metrics.clone(), Arc::clone(&self.0.changed));
         let task = follow(source.clone(), publish, metrics, changed);
         Lookup {
             source,
@@ -156,7 +186,7 @@ impl SrvServers {
 async fn follow(
     source: Source,
     publish: watch::Sender<Option<Vec<SrvRecord>>>,
-    metrics: Arc<Metrics>,
+    metrics: SrvMetrics,
     changed: Arc<AtomicBool>,
 ) -> Infallible {
     let mut is_failing = false;
@@ -164,7 +194,7 @@ async fn follow(
     loop {
         let found = timeout(LOOKUP_TIMEOUT, lookup_srv(&source.resolvers, name)).await;
         let found = found.unwrap_or_else(|late| Err(late.into()));
-        metrics.srv_lookup(name, found.is_ok());
+        metrics.looked_up(name, found.is_ok());
         let pause = match found {
             Ok((records, ttl)) => {
                 if mem::take(&mut is_failing) {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use weir_socket_filter::{PeerSet, Program, attach, detach};
-use weir_telemetry::{Counter, ServerMetrics};
+use weir_telemetry::{Counter, RefusalMetrics};
 
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::server::peer_filter";
@@ -59,12 +59,12 @@ struct FilterState {
     is_denied: AtomicBool,
     /// What sockets had dropped when they were last asked. Several workers may share one.
     drops: Mutex<HashMap<u64, u32>>,
-    metrics: ServerMetrics,
+    metrics: RefusalMetrics,
 }
 
 impl PeerFilter {
     /// Nobody is refused at first.
-    pub fn new(metrics: ServerMetrics) -> Self {
+    pub fn new(metrics: RefusalMetrics) -> Self {
         Self(Arc::new(FilterState {
             refused: ArcSwapOption::empty(),
             changes: watch::Sender::new(()),
@@ -81,8 +81,8 @@ impl PeerFilter {
             .as_ref()
             .map_or((0, 0), |it| (it.count, it.left_out));
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.0.metrics.refused_peers.set(number(count));
-        self.0.metrics.refused_left_out.set(number(left_out));
+        self.0.metrics.peers.set(number(count));
+        self.0.metrics.left_out.set(number(left_out));
         self.0.refused.store(refused.map(Arc::new));
         self.0.changes.send_replace(());
     }
@@ -99,7 +99,7 @@ impl PeerFilter {
         let state = Arc::new(ListenerState {
             filter: self.clone(),
             mode: AtomicU8::new(OFF),
-            at_accept: self.0.metrics.refused_at_accept(),
+            at_accept: self.0.metrics.at_accept(),
         });
         // At once, so that a successor is never without.
         state.apply(listener);
@@ -116,7 +116,7 @@ impl PeerFilter {
         let refused = self.0.refused.load();
         let is_refused = refused.as_ref().is_some_and(|it| it.peers.contains(peer));
         if is_refused {
-            self.0.metrics.refused_at_accept().inc();
+            self.0.metrics.at_accept().inc();
         }
         !is_refused
     }
@@ -165,7 +165,7 @@ impl PeerFilter {
         };
         if let Some(before) = self.0.drops.lock().insert(socket, now) {
             let drops = u64::from(now.wrapping_sub(before));
-            self.0.metrics.refused_by_kernel().inc_by(drops);
+            self.0.metrics.by_kernel().inc_by(drops);
         }
     }
 
@@ -303,7 +303,7 @@ impl ListenerState {
                 OFF => {}
                 AT_ACCEPT => self.mode.store(OFF, Ordering::Relaxed),
                 _ => {
-                    self.filter.0.metrics.refused_in_kernel.set(0);
+                    self.filter.0.metrics.in_kernel.set(0);
                 }
             }
             return false;
@@ -322,7 +322,7 @@ impl ListenerState {
         };
         self.mode.store(mode, Ordering::Relaxed);
         let in_kernel = i64::from(mode == BY_KERNEL);
-        self.filter.0.metrics.refused_in_kernel.set(in_kernel);
+        self.filter.0.metrics.in_kernel.set(in_kernel);
         true
     }
 }

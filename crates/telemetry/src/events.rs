@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, error, field, info, warn};
 
-use super::{AcmeMetrics, BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeader, ServerMetrics};
+use super::{BanMetrics, Handshake, Metrics, ProxyHeader, ServerMetrics};
 
 /// The target of these lines, as filters of the log name it.
-const TARGET: &str = "weir::telemetry::events";
+pub const TARGET: &str = "weir::telemetry::events";
 
 /// The size of a loaded configuration.
 #[derive(Clone, Copy, Debug)]
@@ -227,74 +227,6 @@ pub fn proxy_header_refused(
     } else {
         debug!(target: TARGET, %peer, %cause, "no PROXY header");
     }
-}
-
-/// A certificate was obtained by ACME.
-pub fn certificate_obtained(
-    metrics: &AcmeMetrics,
-    domain: &str,
-    challenge: &impl Display,
-    expires: &impl Display,
-) {
-    metrics.ordered(true);
-    info!(target: TARGET, domain, %challenge, %expires, "certificate obtained");
-}
-
-/// A certificate could not be obtained by ACME, or not renewed.
-pub fn certificate_unavailable(
-    metrics: &AcmeMetrics,
-    domain: &str,
-    cause: &dyn Error,
-    retry_in: Duration,
-    has_certificate: bool,
-) {
-    metrics.ordered(false);
-    let (cause, retry_in) = (Chain(cause), retry_in.as_secs());
-    if has_certificate {
-        warn!(target: TARGET,
-            domain,
-            %cause,
-            retry_in,
-            "the certificate cannot be renewed yet; the old one is shown until its end"
-        );
-    } else {
-        warn!(target: TARGET,
-            domain,
-            %cause,
-            retry_in,
-            "no certificate can be obtained yet; TLS handshakes fail until then"
-        );
-    }
-}
-
-/// A key set was fetched now.
-pub fn jwks_fetched(metrics: &JwksMetrics, url: &str, is_first: bool) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    metrics.fetched(now.unwrap_or_default().as_secs());
-    if is_first {
-        info!(target: TARGET, url, "key set fetched");
-    } else {
-        debug!(target: TARGET, url, "key set fetched again");
-    }
-}
-
-/// A key set could not be fetched.
-pub fn jwks_unavailable(metrics: &JwksMetrics, url: &str, cause: &dyn Error, warn: bool) {
-    metrics.failed();
-    let cause = Chain(cause);
-    if warn {
-        warn!(target: TARGET, url, %cause, "a key set cannot be fetched; logged once a minute at most");
-    } else {
-        debug!(target: TARGET, url, %cause, "a key set cannot be fetched");
-    }
-}
-
-/// Keys were not fetched again for too long, and verify nothing any more.
-pub fn jwks_expired(url: &str) {
-    error!(target: TARGET,
-        url,
-        "a key set is too old; no token is verified with it until it can be fetched"
-    );
 }
 
 /// The minimum interval of warnings that would otherwise come with each request.

@@ -1,9 +1,10 @@
 //! Metrics, events and logs, for operators.
 //!
 //! An event is a function that logs and counts at once, so that neither is forgotten where
-//! something happens. Metric names live in `names`; no subject (an address, an account) is ever a
-//! label. The crate `weir` has what is promised of it to users, as `weir::telemetry`; what else is
-//! public here serves Weir's other crates.
+//! something happens. The names of metrics are listed in `names`, and each metric is described where
+//! it is counted; no subject (an address, an account) is ever a label. The crate `weir` has what is
+//! promised of it to users, as `weir::telemetry`; what else is public here serves Weir's other
+//! crates.
 
 #![forbid(unsafe_code)]
 // A limiter alone leaves out what calls some of the code that it shares with the gateway.
@@ -26,8 +27,6 @@ mod outcome;
 mod printable;
 mod striped;
 mod tail;
-#[cfg(test)]
-mod tests;
 mod top_subjects;
 
 pub use access_log::{
@@ -42,10 +41,10 @@ pub use logging::{
     LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, TemplateError, install,
 };
 pub use metrics::{
-    AcmeMetrics, BanMetrics, Bans, ConcurrencySample, DecisionSample, GaugeGuard, Handshake,
-    JwksMetrics, LatencyCounts, LimitMetrics, Metrics, OverloadMetrics, OverloadShed, PageFormat,
-    ProxyHeader, Refusals, RouteErrors, RouteMetrics, RouteSample, ServerMetrics, Settled,
-    ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
+    BanMetrics, Bans, ConcurrencySample, DecisionSample, Family, Gauge, GaugeGuard, Handshake,
+    LatencyCounts, LimitMetrics, Metrics, Name, OverloadMetrics, OverloadShed, PageFormat,
+    ProxyHeader, RefusalMetrics, Refusals, RouteErrors, RouteMetrics, RouteSample, ServerMetrics,
+    Settled, ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
 };
 #[cfg(feature = "otlp")]
 pub use otlp::TracerSettings;

@@ -2,6 +2,7 @@
 //! without a restart. While one cannot be renewed, the old one is shown until its end.
 
 mod cache;
+mod metrics;
 mod order;
 
 use std::collections::HashSet;
@@ -18,9 +19,10 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_config::{AcmeCertificate, Listener, Until};
 use weir_limit::time::Timestamp;
 use weir_server::{Challenges, Identity};
-use weir_telemetry::{AcmeMetrics, Metrics, events};
+use weir_telemetry::Metrics;
 
 use self::cache::{Cache, identity};
+pub(in crate::app) use self::metrics::AcmeMetrics;
 use self::order::{OrderError, Ordering, blocking};
 use super::sockets::Sockets;
 
@@ -147,7 +149,7 @@ impl AcmeCertificates {
                 let renewer = Renewer {
                     cache: Cache::new(&managed.certificate.settings),
                     certificate: managed.certificate.clone(),
-                    metrics: self.0.metrics.acme(&managed.certificate.domain),
+                    metrics: AcmeMetrics::new(&self.0.metrics, &managed.certificate.domain),
                     owner: self.clone(),
                 };
                 let task = tokio::spawn(renewer.run(managed.due, managed.identity.is_some()));
@@ -248,7 +250,7 @@ impl Renewer {
                     failures += 1;
                     due = Some(SystemTime::now() + pause);
                     let (metrics, has_one) = (&self.metrics, has_certificate);
-                    events::certificate_unavailable(metrics, domain, &error, pause, has_one);
+                    metrics::certificate_unavailable(metrics, domain, &error, pause, has_one);
                 }
             }
         }
@@ -288,7 +290,7 @@ impl Renewer {
         let expires = obtained.expires().unwrap_or_default();
         let expires = u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX);
         let expires = Until(Timestamp::from_nanos(expires));
-        events::certificate_obtained(&self.metrics, domain, &challenge, &expires);
+        metrics::certificate_obtained(&self.metrics, domain, &challenge, &expires);
         Ok(obtained)
     }
 

@@ -253,7 +253,7 @@ impl EventStream {
         let own_since = own.since(&std::mem::replace(&mut self.counted.own, own));
         let (at, error) = metrics.last_load();
         let server = metrics.server();
-        let refused = server.refusals().connections;
+        let refused = metrics.refusals().sample().connections;
         let upstreams = self.snapshots.borrow().upstream_samples();
         let upstreams: Vec<Value> = upstreams.iter().map(upstream).collect();
         let (lines, left_out) = self.watch.lines();

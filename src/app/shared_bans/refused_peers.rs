@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn of_too_many_the_first_are_in_the_filter_and_all_are_known_to_those_who_accept() {
-        let metrics = Metrics::new().server();
+        let metrics = Metrics::new().refusals().clone();
         let filter = PeerFilter::new(metrics.clone());
         let scattered = |number: u32| {
             IpNet::from(IpAddr::V4(Ipv4Addr::from_bits(
@@ -392,13 +392,13 @@ mod tests {
         let all: Vec<_> = (1..=6_000).map(scattered).collect();
         let fitting = refuse(&filter, &all, &[], 0);
         assert!((2_900..4_096).contains(&fitting), "{fitting}");
-        let refusals = metrics.refusals();
+        let refusals = metrics.sample();
         let counted =
             [refusals.peers, refusals.left_out].map(|count| usize::try_from(count).unwrap());
         assert_eq!(counted, [fitting, all.len() - fitting]);
         let all_that_fit = refuse(&filter, &all[..fitting], &[], 0);
         assert_eq!(all_that_fit, fitting);
-        assert_eq!(metrics.refusals().left_out, 0);
+        assert_eq!(metrics.sample().left_out, 0);
         // Once it is known about how many fit, a few of them may be left out.
         for before in [fitting, fitting / 2, all.len()] {
             let again = refuse(&filter, &all, &[], before);
@@ -422,7 +422,7 @@ mod tests {
     async fn bans_that_end_within_milliseconds_of_each_other_make_few_filters() {
         let clock = Arc::new(TimerClock(Instant::now()));
         let (shared, _) = SharedBans::new(KnownBans::default(), clock, None);
-        let (ban, metrics) = (ban(), Metrics::new().server());
+        let (ban, metrics) = (ban(), Metrics::new().refusals().clone());
         for number in 0..50 {
             let subject = format!("198.51.100.{}", 2 * number);
             let peer = RefusedPeer::banned(ban.name(), &subject.as_str().into());
@@ -441,7 +441,7 @@ mod tests {
             let mut counts = Vec::new();
             for _ in 0..400 {
                 sleep(Duration::from_millis(1)).await;
-                counts.push(metrics.refused_peers.get());
+                counts.push(metrics.peers.get());
             }
             counts.dedup();
             counts

@@ -233,9 +233,9 @@ pub(super) struct ListenerRole {
 impl Sockets {
     /// The sockets of these listeners, with their certificates, which answer these challenges.
     pub(super) fn new(listeners: &[Listener], challenges: &Challenges, metrics: &Metrics) -> Self {
-        let peer_filter = PeerFilter::new(metrics.server());
+        let peer_filter = PeerFilter::new(metrics.refusals().clone());
         // It refuses nobody, and takes away what another process has left.
-        let no_filter = PeerFilter::new(metrics.server());
+        let no_filter = PeerFilter::new(metrics.refusals().clone());
         let sockets = listeners.iter().map(|listener| Socket {
             address: listener.address,
             transport: Transport {

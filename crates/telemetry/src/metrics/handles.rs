@@ -6,17 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-use super::latency::Latency;
-use super::latency::LatencyCounts;
-use super::openmetrics::{Labels, registered};
+use super::Gauge;
+use super::latency::{Latency, LatencyCounts};
+use super::page::{Family, Labels, Name, Page};
 use crate::outcome::words;
 use crate::striped::{Counter, StripedGauge};
 use crate::top_subjects::TopSubjects;
-use crate::{Disposition, ListenerKind, names};
+use crate::{Disposition, ListenerKind};
 
 /// The metrics of the server.
 #[derive(Clone, Debug, Default)]
@@ -31,15 +28,8 @@ pub struct ServerMetrics {
     pub accept_errors: Counter,
     /// Requests that have no complete response yet.
     pub in_flight: StripedGauge,
-    /// Banned and blocked addresses and networks whose connections are refused.
-    pub refused_peers: Gauge,
-    /// Those of the banned and blocked that the kernel's filter has no room for.
-    pub refused_left_out: Gauge,
-    /// Whether the kernel refuses them.
-    pub refused_in_kernel: Gauge,
-    pub(super) refused: Family<Labels, Counter>,
-    handshakes: Family<Labels, Counter>,
-    proxy_headers: Family<Labels, Counter>,
+    handshakes: Family<Counter>,
+    proxy_headers: Family<Counter>,
 }
 
 /// The metrics of a route's requests on one kind of listener.
@@ -53,7 +43,7 @@ pub struct RouteMetrics {
 struct RouteCounters {
     name: Arc<str>,
     seconds: Latency,
-    requests: Family<Labels, Counter>,
+    requests: Family<Counter>,
     /// By kind of listener.
     counters: [OutcomeCounters; ListenerKind::ALL.len()],
     /// Requests that were shed for the sake of their upstream, not of the gateway.
@@ -116,8 +106,8 @@ impl DecisionSample {
 #[derive(Debug)]
 struct LazyLimitCounters {
     name: Arc<str>,
-    settlements: Family<Labels, Counter>,
-    leases: Family<Labels, Gauge>,
+    settlements: Family<Counter>,
+    leases: Family<Gauge>,
     leased: OnceLock<Gauge>,
     /// By outcome.
     settled: [OnceLock<Counter>; Settled::ALL.len()],
@@ -172,7 +162,7 @@ words! {
 pub struct StoreCallMetrics {
     call: &'static str,
     seconds: Latency,
-    errors: Family<Labels, Counter>,
+    errors: Family<Counter>,
     failed_calls: Counter,
 }
 
@@ -181,19 +171,37 @@ pub struct StoreCallMetrics {
 pub struct GaugeGuard(Gauge);
 
 impl ServerMetrics {
-    pub(super) fn registered(page: &mut Registry) -> Self {
+    pub(super) fn new(page: &Page) -> Self {
         let server = Self {
-            open: registered(page, names::CONNECTIONS),
-            accepted: registered(page, names::ACCEPTED),
-            refused: registered(page, names::REFUSED),
-            refused_peers: registered(page, names::REFUSED_PEERS),
-            refused_left_out: registered(page, names::REFUSED_LEFT_OUT),
-            refused_in_kernel: registered(page, names::REFUSED_IN_KERNEL),
-            evicted: registered(page, names::EVICTED),
-            proxy_headers: registered(page, names::PROXY_HEADERS),
-            handshakes: registered(page, names::HANDSHAKES),
-            accept_errors: registered(page, names::ACCEPT_ERRORS),
-            in_flight: registered(page, names::IN_FLIGHT),
+            open: page.metric(Name::new(
+                "weir_connections_open",
+                "Open connections from clients",
+            )),
+            accepted: page.metric(Name::new(
+                "weir_connections_accepted",
+                "Connections accepted from clients",
+            )),
+            evicted: page.metric(Name::new(
+                "weir_connections_evicted",
+                "Connections from clients, idle or with an incomplete head, closed to make room \
+                 for new ones",
+            )),
+            proxy_headers: page.metric(Name::new(
+                "weir_proxy_headers",
+                "Connections of peers that must send a PROXY header, by outcome",
+            )),
+            handshakes: page.metric(Name::new(
+                "weir_tls_handshakes",
+                "TLS handshakes with clients, by outcome",
+            )),
+            accept_errors: page.metric(Name::new(
+                "weir_accept_errors",
+                "Failures to accept a connection, such as for want of file descriptors",
+            )),
+            in_flight: page.metric(Name::new(
+                "weir_requests_in_flight",
+                "Requests being served",
+            )),
         };
         for outcome in ProxyHeader::ALL {
             server.proxy_headers(outcome);
@@ -201,30 +209,28 @@ impl ServerMetrics {
         for outcome in Handshake::ALL {
             server.handshakes(outcome);
         }
-        server.refused_by_kernel();
-        server.refused_at_accept();
         server
     }
 
     /// TLS handshakes with this outcome.
     pub fn handshakes(&self, outcome: Handshake) -> Counter {
-        member(&self.handshakes, [("outcome", outcome.as_str())])
+        self.handshakes.member([("outcome", outcome.as_str())])
     }
 
     /// PROXY headers with this outcome.
     pub fn proxy_headers(&self, outcome: ProxyHeader) -> Counter {
-        member(&self.proxy_headers, [("outcome", outcome.as_str())])
+        self.proxy_headers.member([("outcome", outcome.as_str())])
     }
 }
 
 impl RouteMetrics {
     pub(super) fn new(
         name: Arc<str>,
-        requests: &Family<Labels, Counter>,
-        seconds: &Family<Labels, Latency>,
+        requests: &Family<Counter>,
+        seconds: &Family<Latency>,
     ) -> Self {
         let counters = RouteCounters {
-            seconds: member(seconds, [("route", &*name)]),
+            seconds: seconds.member([("route", &*name)]),
             name,
             requests: requests.clone(),
             counters: Default::default(),
@@ -316,20 +322,20 @@ impl RouteMetrics {
         // Requests that are forwarded keep the labels that dashboards know.
         let listener = self.listener.shown();
         labels.extend(listener.map(|listener| ("listener", listener.into())));
-        self.counters.requests.get_or_create_owned(&labels)
+        self.counters.requests.member_of(&labels)
     }
 }
 
 impl LimitMetrics {
     pub(super) fn new(
         name: &Arc<str>,
-        decisions: &Family<Labels, Counter>,
-        settlements: &Family<Labels, Counter>,
-        leases: &Family<Labels, Gauge>,
+        decisions: &Family<Counter>,
+        settlements: &Family<Counter>,
+        leases: &Family<Gauge>,
     ) -> Self {
         let counter = |decision: Disposition| {
             let labels = [("limit", &**name), ("decision", decision.as_str())];
-            member(decisions, labels)
+            decisions.member(labels)
         };
         Self {
             allowed: counter(Disposition::Allowed),
@@ -427,28 +433,28 @@ impl LimitMetrics {
 
 impl LazyLimitCounters {
     fn leased(&self) -> &Gauge {
-        let gauge = || member(&self.leases, [("limit", &*self.name)]);
+        let gauge = || self.leases.member([("limit", &*self.name)]);
         self.leased.get_or_init(gauge)
     }
 
     fn settlement(&self, how: Settled) -> Option<&Counter> {
         let labels = [("limit", &*self.name), ("outcome", how.as_str())];
         let cell = self.settled.get(how as usize)?;
-        Some(cell.get_or_init(|| member(&self.settlements, labels)))
+        Some(cell.get_or_init(|| self.settlements.member(labels)))
     }
 }
 
 impl StoreCallMetrics {
     pub(super) fn new(
         call: &'static str,
-        seconds: &Family<Labels, Latency>,
-        errors: Family<Labels, Counter>,
+        seconds: &Family<Latency>,
+        errors: Family<Counter>,
         failed_calls: Counter,
         kinds: &[&'static str],
     ) -> Self {
         let metrics = Self {
             call,
-            seconds: member(seconds, [("call", call)]),
+            seconds: seconds.member([("call", call)]),
             errors,
             failed_calls,
         };
@@ -473,7 +479,7 @@ impl StoreCallMetrics {
     }
 
     fn failed(&self, kind: &'static str) -> Counter {
-        member(&self.errors, [("call", self.call), ("kind", kind)])
+        self.errors.member([("call", self.call), ("kind", kind)])
     }
 }
 
@@ -488,154 +494,5 @@ impl GaugeGuard {
 impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-pub(super) fn member<M: Clone + Default, const N: usize>(
-    family: &Family<Labels, M>,
-    labels: [(&'static str, &str); N],
-) -> M {
-    let labels = labels.map(|(label, value)| (label, Arc::from(value)));
-    family.get_or_create_owned(&labels.into())
-}
-
-/// The metrics of the certificate of one domain.
-#[derive(Clone, Debug)]
-pub struct AcmeMetrics {
-    succeeded: Counter,
-    failed: Counter,
-}
-
-impl AcmeMetrics {
-    pub(super) fn new(orders: &Family<Labels, Counter>, domain: &str) -> Self {
-        let counter = |outcome| member(orders, [("domain", domain), ("outcome", outcome)]);
-        Self {
-            succeeded: counter("success"),
-            failed: counter("failure"),
-        }
-    }
-
-    /// Counts an attempt to obtain it.
-    pub fn ordered(&self, succeeded: bool) {
-        match succeeded {
-            true => self.succeeded.inc(),
-            false => self.failed.inc(),
-        };
-    }
-}
-
-#[derive(Clone, Debug, Default)]
-pub(super) struct JwksFamilies {
-    fetches: Family<Labels, Counter>,
-    fetched_at: Family<Labels, Gauge>,
-}
-
-/// The metrics of one key set.
-#[derive(Clone, Debug)]
-pub struct JwksMetrics {
-    succeeded: Counter,
-    failed: Counter,
-    fetched_at: Gauge,
-}
-
-impl JwksFamilies {
-    pub(super) fn registered(page: &mut Registry) -> Self {
-        Self {
-            fetches: registered(page, names::JWKS_FETCHES),
-            fetched_at: registered(page, names::JWKS_FETCHED_AT),
-        }
-    }
-
-    pub(super) fn for_url(&self, url: &str) -> JwksMetrics {
-        let fetches = |outcome| member(&self.fetches, [("url", url), ("outcome", outcome)]);
-        JwksMetrics {
-            succeeded: fetches("success"),
-            failed: fetches("failure"),
-            fetched_at: member(&self.fetched_at, [("url", url)]),
-        }
-    }
-}
-
-impl JwksMetrics {
-    /// Counts a fetch, and when it was, in seconds since the Unix epoch.
-    pub fn fetched(&self, at: u64) {
-        self.succeeded.inc();
-        self.fetched_at.set(i64::try_from(at).unwrap_or(i64::MAX));
-    }
-
-    /// Counts a fetch that failed.
-    pub fn failed(&self) {
-        self.failed.inc();
-    }
-}
-
-/// The metrics of the banned and the blocked.
-#[derive(Clone, Debug, Default)]
-pub struct Bans {
-    bans: Family<Labels, Counter>,
-    banned: Family<Labels, Counter>,
-    blocked: Counter,
-    tarpit: Gauge,
-}
-
-/// The metrics of one ban.
-#[derive(Clone, Debug)]
-pub struct BanMetrics {
-    begun: Counter,
-    denied: Counter,
-    would_deny: Counter,
-}
-
-impl Bans {
-    pub(super) fn registered(page: &mut Registry) -> Self {
-        Self {
-            bans: registered(page, names::BANS),
-            banned: registered(page, names::BANNED),
-            blocked: registered(page, names::BLOCKED),
-            tarpit: registered(page, names::TARPIT),
-        }
-    }
-
-    /// The handle for a ban; the same counters for the same name.
-    pub fn ban(&self, name: &Arc<str>) -> BanMetrics {
-        let ban = ("ban", &**name);
-        let requests =
-            |decision: Disposition| member(&self.banned, [ban, ("decision", decision.as_str())]);
-        BanMetrics {
-            begun: member(&self.bans, [ban]),
-            denied: requests(Disposition::Denied),
-            would_deny: requests(Disposition::WouldDeny),
-        }
-    }
-
-    /// Counts a request from the block list.
-    pub fn blocked(&self) {
-        self.blocked.inc();
-    }
-
-    /// Counts a request that a tarpit holds, while the guard lives.
-    pub fn tarpit_held(&self) -> GaugeGuard {
-        GaugeGuard::new(&self.tarpit)
-    }
-}
-
-impl BanMetrics {
-    pub(crate) fn begun(&self) {
-        self.begun.inc();
-    }
-
-    /// The counts until now.
-    pub fn sample(&self) -> DecisionSample {
-        DecisionSample {
-            allowed: 0,
-            denied: self.denied.get(),
-            would_deny: self.would_deny.get(),
-        }
-    }
-
-    /// Counts a request of a banned subject, whether the ban is acted upon or not.
-    pub fn held(&self, acts: bool) {
-        let counter = if acts { &self.denied } else { &self.would_deny };
-        counter.inc();
     }
 }

@@ -3,12 +3,15 @@
 //! Handles that are made at load time ([`RouteMetrics`], [`LimitMetrics`], ...) count on a
 //! request's path; all other events are counted here.
 
+mod bans;
 mod handles;
 mod latency;
 mod openmetrics;
 mod overload;
+mod page;
 mod recent;
 mod refusals;
+mod spans;
 mod upstreams;
 
 use std::collections::HashMap;
@@ -19,29 +22,30 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::gauge;
+use prometheus_client::metrics::info::Info;
 
+pub use self::bans::{BanMetrics, Bans};
 pub use self::handles::{
-    AcmeMetrics, BanMetrics, Bans, DecisionSample, GaugeGuard, Handshake, JwksMetrics,
-    LimitMetrics, ProxyHeader, RouteMetrics, RouteSample, ServerMetrics, Settled, StoreCallMetrics,
+    DecisionSample, GaugeGuard, Handshake, LimitMetrics, ProxyHeader, RouteMetrics, RouteSample,
+    ServerMetrics, Settled, StoreCallMetrics,
 };
-use self::handles::{JwksFamilies, member};
 pub(crate) use self::latency::Latency;
 pub use self::latency::LatencyCounts;
 pub use self::openmetrics::PageFormat;
-use self::openmetrics::{Labels, SampleKind, registered};
 pub use self::overload::{OverloadMetrics, OverloadShed};
+pub use self::page::{Family, Name};
+use self::page::{Page, SampleKind};
 use self::recent::Remembered;
 pub use self::recent::RouteErrors;
-pub use self::refusals::Refusals;
+pub use self::refusals::{RefusalMetrics, Refusals};
 pub use self::upstreams::{ConcurrencySample, ShedSample, UpstreamSample, UpstreamServerSample};
-use super::names;
 use super::striped::Counter;
 use super::tail::Tail;
 use super::top_subjects::{Period, SubjectActivity, TopSubjects};
+
+/// A number that comes and goes.
+pub type Gauge = gauge::Gauge;
 
 /// Everything that is counted, and the page that shows it.
 ///
@@ -49,36 +53,34 @@ use super::top_subjects::{Period, SubjectActivity, TopSubjects};
 /// counter starts again from zero.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Mutex<Registry>,
+    page: Page,
     routes: Mutex<HashMap<Arc<str>, RouteMetrics>>,
-    requests: Family<Labels, Counter>,
-    request_seconds: Family<Labels, Latency>,
-    decisions: Family<Labels, Counter>,
+    requests: Family<Counter>,
+    request_seconds: Family<Latency>,
+    decisions: Family<Counter>,
     /// By limit. `None` unless subjects are tracked.
     subjects: Mutex<Option<HashMap<Arc<str>, TopSubjects>>>,
     bans: Bans,
-    settlements: Family<Labels, Counter>,
-    leases: Family<Labels, Gauge>,
-    store_seconds: Family<Labels, Latency>,
-    store_errors: Family<Labels, Counter>,
+    settlements: Family<Counter>,
+    leases: Family<Gauge>,
+    store_seconds: Family<Latency>,
+    store_errors: Family<Counter>,
     failed_store_calls: Counter,
     /// By node; the store as a whole has no label.
-    store_reachable: Family<Labels, Gauge>,
-    store_clock_offset: Family<Labels, Gauge<f64, AtomicU64>>,
-    store_clock_slew: Gauge<f64, AtomicU64>,
-    loads: Family<Labels, Counter>,
+    store_reachable: Family<Gauge>,
+    store_clock_offset: Family<gauge::Gauge<f64, AtomicU64>>,
+    store_clock_slew: gauge::Gauge<f64, AtomicU64>,
+    loads: Family<Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
-    config_digest: Family<Labels, Gauge>,
-    gateways: Family<Labels, Gauge>,
+    config_digest: Family<Gauge>,
+    gateways: Family<Gauge>,
     other_configurations: Gauge,
     /// The error of the last configuration, if it was refused.
     load_error: Mutex<Option<String>>,
-    acme_orders: Family<Labels, Counter>,
     wrong_admin_tokens: Counter,
-    jwks: JwksFamilies,
-    srv_lookups: Family<Labels, Counter>,
     server: ServerMetrics,
+    refusals: RefusalMetrics,
     overload: OverloadMetrics,
     log_left_out: Counter,
     tail: Arc<Tail>,
@@ -88,41 +90,94 @@ pub struct Metrics {
 impl Metrics {
     /// All counters at zero.
     pub fn new() -> Arc<Self> {
-        let page = &mut Registry::default();
-        openmetrics::build_info(page);
-        // In the order of the page.
+        let page = Page::default();
+        let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        page.constant(Name::new("weir_build", "The version that runs"), version);
         let metrics = Self {
-            requests: registered(page, names::REQUESTS),
-            request_seconds: registered(page, names::REQUEST_SECONDS),
-            decisions: registered(page, names::DECISIONS),
-            bans: Bans::registered(page),
-            settlements: registered(page, names::SETTLEMENTS),
-            leases: registered(page, names::LEASES),
-            store_seconds: registered(page, names::STORE_SECONDS),
-            store_errors: registered(page, names::STORE_ERRORS),
-            store_reachable: registered(page, names::STORE_REACHABLE),
-            store_clock_offset: registered(page, names::STORE_CLOCK_OFFSET),
-            store_clock_slew: registered(page, names::STORE_CLOCK_SLEW),
-            server: ServerMetrics::registered(page),
-            overload: OverloadMetrics::registered(page),
-            log_left_out: registered(page, names::LOG_LEFT_OUT),
-            acme_orders: registered(page, names::ACME_ORDERS),
-            wrong_admin_tokens: registered(page, names::ADMIN_WRONG_TOKENS),
-            jwks: JwksFamilies::registered(page),
-            srv_lookups: registered(page, names::SRV_LOOKUPS),
-            loads: registered(page, names::RELOADS),
-            loaded_at: registered(page, names::LOADED_AT),
-            last_load_successful: registered(page, names::LAST_LOAD_SUCCESSFUL),
-            config_digest: registered(page, names::CONFIG_DIGEST),
-            gateways: registered(page, names::GATEWAYS),
-            other_configurations: registered(page, names::OTHER_CONFIGURATIONS),
-            registry: Mutex::new(std::mem::take(page)),
+            requests: page.metric(Name::new(
+                "weir_requests",
+                "Requests answered, by route, status class and decision",
+            )),
+            request_seconds: page.metric(Name::new(
+                "weir_request_duration_seconds",
+                "Time from a request's head to the end of its answer, by route",
+            )),
+            decisions: page.metric(Name::new("weir_decisions", "Decisions, by limit")),
+            bans: Bans::new(&page),
+            settlements: page.metric(Name::new(
+                "weir_settlements",
+                "Costs taken or given back once the response was there, by limit and outcome",
+            )),
+            leases: page.metric(Name::new(
+                "weir_leases_held",
+                "Requests that hold a place of a limit on requests in flight, by limit",
+            )),
+            store_seconds: page.metric(Name::new(
+                "weir_store_call_duration_seconds",
+                "Time that calls of the store took, failed ones included",
+            )),
+            store_errors: page.metric(Name::new(
+                "weir_store_errors",
+                "Calls of the store that failed, by call and kind",
+            )),
+            store_reachable: page.metric(Name::new(
+                "weir_store_reachable",
+                "Whether the store is asked (1) or its circuit breaker is open (0)",
+            )),
+            store_clock_offset: page.metric(Name::new(
+                "weir_store_clock_offset_seconds",
+                "By how much this gateway's clock is ahead of the store's; negative when it is \
+                 behind",
+            )),
+            store_clock_slew: page.metric(Name::new(
+                "weir_store_clock_slew_seconds",
+                "By how much the time that limits go by is ahead of the store's while it is \
+                 slewed",
+            )),
+            server: ServerMetrics::new(&page),
+            refusals: RefusalMetrics::new(&page),
+            overload: OverloadMetrics::new(&page),
+            log_left_out: page.metric(Name::new(
+                "weir_access_log_lines_left_out",
+                "Lines of requests that were not let through, left out of the access log by its \
+                 bound",
+            )),
+            wrong_admin_tokens: page.metric(Name::new(
+                "weir_admin_wrong_tokens",
+                "Requests to the admin API that showed a wrong token",
+            )),
+            loads: page.metric(Name::new(
+                "weir_config_loads",
+                "Loads of the configuration, the first one included, by outcome",
+            )),
+            loaded_at: page.metric(Name::new(
+                "weir_config_loaded_timestamp_seconds",
+                "When the configuration in force was loaded, in seconds since the Unix epoch",
+            )),
+            last_load_successful: page.metric(Name::new(
+                "weir_config_last_load_successful",
+                "Whether the last load of the configuration succeeded (1) or was refused (0)",
+            )),
+            config_digest: page.metric(Name::new(
+                "weir_config_digest",
+                "1 for the digest of the configuration in force, as gateways of one Redis \
+                 compare theirs",
+            )),
+            gateways: page.metric(Name::new(
+                "weir_gateways",
+                "Gateways of the same Redis that this one knows, itself included, by state",
+            )),
+            other_configurations: page.metric(Name::new(
+                "weir_other_configurations",
+                "Gateways of the same Redis whose configuration or hash_key is another than here",
+            )),
             routes: Mutex::default(),
             subjects: Mutex::default(),
             failed_store_calls: Counter::default(),
             load_error: Mutex::default(),
             tail: Arc::default(),
             remembered: Remembered::default(),
+            page,
         };
         for succeeded in [true, false] {
             metrics.loads(succeeded);
@@ -132,6 +187,16 @@ impl Metrics {
         metrics.store_reachable(true);
         metrics.store_clock_offset(0.0);
         Arc::new(metrics)
+    }
+
+    /// The counters of this name, for a feature that counts on its own.
+    pub fn counters(&self, name: Name) -> Family<Counter> {
+        self.page.metric(name)
+    }
+
+    /// The gauges of this name, for a feature that counts on its own.
+    pub fn gauges(&self, name: Name) -> Family<Gauge> {
+        self.page.metric(name)
     }
 
     /// Counts a request that showed the admin API a wrong token.
@@ -156,8 +221,7 @@ impl Metrics {
     /// # Errors
     /// When a metric cannot be written as text.
     pub fn encode(&self) -> Result<String, fmt::Error> {
-        let mut page = String::with_capacity(8 * 1024);
-        encode(&mut page, &self.registry.lock())?;
+        let page = self.page.encode()?;
         Ok(openmetrics::without_empty_labels(&page))
     }
 
@@ -236,11 +300,6 @@ impl Metrics {
         subjects.map_or(1.0, |subjects| subjects.counted_seconds(period, now))
     }
 
-    /// The metrics of the banned and the blocked.
-    pub fn bans(&self) -> &Bans {
-        &self.bans
-    }
-
     /// The handle for one kind of call of the store, such as `decide`, which may fail in these
     /// ways.
     pub fn store_call(&self, call: &'static str, failures: &[&'static str]) -> StoreCallMetrics {
@@ -251,7 +310,7 @@ impl Metrics {
 
     /// Shows how far this machine's clock is ahead of the store's.
     pub fn store_clock_offset(&self, seconds: f64) {
-        member(&self.store_clock_offset, []).set(seconds);
+        self.store_clock_offset.member([]).set(seconds);
     }
 
     /// Shows how far the time of decisions is ahead of the store's.
@@ -261,40 +320,15 @@ impl Metrics {
 
     /// Shows how far it is ahead of that of one of the store's nodes.
     pub fn node_clock_offset(&self, node: &str, seconds: f64) {
-        member(&self.store_clock_offset, [("node", node)]).set(seconds);
-    }
-
-    /// The handle for the certificate of this domain; the same counters for the same domain.
-    pub fn acme(&self, domain: &str) -> AcmeMetrics {
-        AcmeMetrics::new(&self.acme_orders, domain)
-    }
-
-    /// The handle for the key set at this URL; the same counters for the same URL.
-    pub fn jwks(&self, url: &str) -> JwksMetrics {
-        self.jwks.for_url(url)
-    }
-
-    /// Counts a lookup of the SRV records of this name. From the first one on, the page has both
-    /// outcomes.
-    pub fn srv_lookup(&self, name: &str, succeeded: bool) {
-        for (outcome, is_this) in [("success", succeeded), ("failure", !succeeded)] {
-            let labels = [("name", name), ("outcome", outcome)];
-            member(&self.srv_lookups, labels).inc_by(u64::from(is_this));
-        }
-    }
-
-    /// Shows nothing more of the lookups of a name.
-    pub fn srv_left(&self, name: &str) {
-        for outcome in ["success", "failure"] {
-            let labels = vec![("name", name.into()), ("outcome", outcome.into())];
-            self.srv_lookups.remove(&labels);
-        }
+        self.store_clock_offset
+            .member([("node", node)])
+            .set(seconds);
     }
 
     /// Shows the digest of the configuration in force.
     pub fn config_digest(&self, digest: &str) {
         self.config_digest.clear();
-        member(&self.config_digest, [("digest", digest)]).set(1);
+        self.config_digest.member([("digest", digest)]).set(1);
     }
 
     /// Shows how many gateways of the store are in each state, and how many of them have another
@@ -302,34 +336,31 @@ impl Metrics {
     pub fn gateways<'s>(&self, states: impl IntoIterator<Item = (&'s str, usize)>, others: usize) {
         let shown = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         for (state, count) in states {
-            member(&self.gateways, [("state", state)]).set(shown(count));
+            self.gateways.member([("state", state)]).set(shown(count));
         }
         self.other_configurations.set(shown(others));
     }
 
     /// Shows whether the store is within reach.
     pub fn store_reachable(&self, reachable: bool) {
-        member(&self.store_reachable, []).set(i64::from(reachable));
+        self.store_reachable.member([]).set(i64::from(reachable));
     }
 
     /// Shows whether one of the store's nodes is within reach.
     pub fn node_reachable(&self, node: &str, reachable: bool) {
-        member(&self.store_reachable, [("node", node)]).set(i64::from(reachable));
+        self.store_reachable
+            .member([("node", node)])
+            .set(i64::from(reachable));
     }
 
     /// Shows nothing more of a node.
     pub fn node_left(&self, node: &str) {
-        self.store_reachable.remove(&vec![("node", node.into())]);
+        self.store_reachable.remove([("node", node)]);
     }
 
     /// The metrics of the server.
     pub fn server(&self) -> ServerMetrics {
         self.server.clone()
-    }
-
-    /// The metrics of workers that have more to do than their CPU can handle.
-    pub fn overload(&self) -> &OverloadMetrics {
-        &self.overload
     }
 
     /// Requests as they finish.
@@ -374,7 +405,7 @@ impl Metrics {
 
     fn loads(&self, succeeded: bool) -> Counter {
         let outcome = if succeeded { "success" } else { "failure" };
-        member(&self.loads, [("outcome", outcome)])
+        self.loads.member([("outcome", outcome)])
     }
 
     /// Shows, at every scrape, how full the memory store is and how many buckets it evicted.
@@ -383,11 +414,19 @@ impl Metrics {
         buckets: impl Fn() -> u64 + Send + Sync + 'static,
         evicted: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(registry, names::MEMORY_BUCKETS, SampleKind::Gauge, buckets);
-        openmetrics::on_collect(
-            registry,
-            names::MEMORY_EVICTED,
+        self.page.on_collect(
+            Name::new(
+                "weir_memory_store_buckets",
+                "Buckets that the memory store holds",
+            ),
+            SampleKind::Gauge,
+            buckets,
+        );
+        self.page.on_collect(
+            Name::new(
+                "weir_memory_store_evicted",
+                "Buckets given up to keep the memory store within its bound",
+            ),
             SampleKind::Counter,
             evicted,
         );
@@ -396,10 +435,12 @@ impl Metrics {
     /// Shows, at every scrape, when the first certificate expires, in seconds since the Unix epoch.
     /// A gateway without certificates shows nothing: whatever stood there would be an alarm.
     pub fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
-        let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(
-            registry,
-            names::CERTIFICATE_EXPIRY,
+        self.page.on_collect(
+            Name::new(
+                "weir_tls_certificate_expiry_timestamp_seconds",
+                "When the first of the certificates in force expires, in seconds since the Unix \
+                 epoch",
+            ),
             SampleKind::Gauge,
             expiry,
         );
@@ -407,15 +448,14 @@ impl Metrics {
 
     /// Shows, at every scrape, how many log lines were dropped.
     pub fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
-        let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(registry, names::LOG_DROPPED, SampleKind::Counter, dropped);
-    }
-
-    /// Shows, at every scrape, how many spans were dropped.
-    #[cfg(any(feature = "otlp", test))]
-    pub fn otlp_spans_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
-        let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(registry, names::OTLP_DROPPED, SampleKind::Counter, dropped);
+        self.page.on_collect(
+            Name::new(
+                "weir_log_lines_dropped",
+                "Log lines dropped because the log's reader was too slow",
+            ),
+            SampleKind::Counter,
+            dropped,
+        );
     }
 }
 

@@ -1,18 +1,7 @@
 //! The metrics page: in the text format of Prometheus (0.0.4), which every scraper reads, and in
 //! that of OpenMetrics.
 
-use std::fmt::{self, Write};
-use std::sync::Arc;
-
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Metric, Registry};
-
-use crate::names::{self, Name};
+use std::fmt::Write;
 
 /// The form of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,82 +68,4 @@ pub(super) fn without_empty_labels(page: &str) -> String {
 
 fn family_type(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("# TYPE ")?.split_once(' ')
-}
-
-pub(super) fn registered<M: Metric + Clone + Default>(page: &mut Registry, name: Name) -> M {
-    let metric = M::default();
-    page.register(name.name, name.help, metric.clone());
-    metric
-}
-
-pub(super) fn build_info(registry: &mut Registry) {
-    let info = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-    registry.register(names::BUILD.name, names::BUILD.help, info);
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum SampleKind {
-    Counter,
-    Gauge,
-}
-
-/// Adds a metric whose value is read at each scrape.
-pub(super) fn on_collect(
-    page: &mut Registry,
-    name: Name,
-    kind: SampleKind,
-    read: impl Fn() -> u64 + Send + Sync + 'static,
-) {
-    family_on_collect(page, name, kind, move || vec![(Vec::new(), read())]);
-}
-
-/// Pairs of label and value. Made at load time or at a scrape, so their allocation does not matter.
-pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
-
-/// The labels and the value of one member of a family.
-pub(super) type Sample = (Labels, u64);
-
-/// Adds a family whose samples are read at each scrape.
-pub(super) fn family_on_collect(
-    page: &mut Registry,
-    name: Name,
-    kind: SampleKind,
-    read: impl Fn() -> Vec<Sample> + Send + Sync + 'static,
-) {
-    page.register_collector(Box::new(OnCollect { name, kind, read }));
-}
-
-struct OnCollect<F> {
-    name: Name,
-    kind: SampleKind,
-    read: F,
-}
-
-impl<F> fmt::Debug for OnCollect<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OnCollect").field(&self.name.name).finish()
-    }
-}
-
-impl<F: Fn() -> Vec<Sample> + Send + Sync + 'static> Collector for OnCollect<F> {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Self { name, kind, read } = self;
-        let help = format!("{}.", name.help);
-        let metric_type = match kind {
-            SampleKind::Counter => MetricType::Counter,
-            SampleKind::Gauge => MetricType::Gauge,
-        };
-        let mut family = encoder.encode_descriptor(name.name, &help, None, metric_type)?;
-        for (labels, value) in read() {
-            let member = family.encode_family(&labels)?;
-            match kind {
-                SampleKind::Counter => ConstCounter::new(value).encode(member)?,
-                SampleKind::Gauge => {
-                    let value = i64::try_from(value).unwrap_or(i64::MAX);
-                    ConstGauge::new(value).encode(member)?;
-                }
-            }
-        }
-        Ok(())
-    }
 }

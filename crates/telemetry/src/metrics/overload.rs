@@ -4,19 +4,16 @@
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-use super::handles::member;
-use super::openmetrics::{Labels, registered};
-use crate::names;
+use super::Metrics;
+use super::page::{Family, Name, Page};
 
 /// The counts of overloaded workers.
 #[derive(Clone, Debug, Default)]
 pub struct OverloadMetrics {
-    delay: Family<Labels, Gauge<f64, AtomicU64>>,
-    shed: Family<Labels, Counter>,
+    delay: Family<Gauge<f64, AtomicU64>>,
+    shed: Family<Counter>,
     /// All that were shed.
     total: Counter,
 }
@@ -30,10 +27,18 @@ pub struct OverloadShed {
 }
 
 impl OverloadMetrics {
-    pub(super) fn registered(page: &mut Registry) -> Self {
+    pub(super) fn new(page: &Page) -> Self {
         Self {
-            delay: registered(page, names::WORKER_DELAY),
-            shed: registered(page, names::OVERLOAD_SHED),
+            delay: page.metric(Name::new(
+                "weir_worker_delay_seconds",
+                "How late the event loop of each worker is, where that is measured: the least \
+                 delay of 100 ms",
+            )),
+            shed: page.metric(Name::new(
+                "weir_overload_shed_requests",
+                "Requests that were shed as their worker has more to do than its CPU can handle, \
+                 by priority and decision",
+            )),
             total: Counter::default(),
         }
     }
@@ -43,9 +48,9 @@ impl OverloadMetrics {
         let worker = worker.to_string();
         let labels = [("worker", worker.as_str())];
         if let Some(seconds) = seconds {
-            member(&self.delay, labels).set(seconds);
+            self.delay.member(labels).set(seconds);
         } else {
-            self.delay.remove(&vec![("worker", worker.as_str().into())]);
+            self.delay.remove(labels);
         }
     }
 
@@ -53,7 +58,7 @@ impl OverloadMetrics {
     pub fn of_priority(&self, priority: &'static str) -> OverloadShed {
         let counter = |decision| {
             let labels = [("priority", priority), ("decision", decision)];
-            member(&self.shed, labels)
+            self.shed.member(labels)
         };
         OverloadShed {
             shed: counter("shed"),
@@ -76,5 +81,12 @@ impl OverloadShed {
         } else {
             self.would_deny.inc();
         }
+    }
+}
+
+impl Metrics {
+    /// The metrics of workers that have more to do than their CPU can handle.
+    pub fn overload(&self) -> &OverloadMetrics {
+        &self.overload
     }
 }

@@ -104,7 +104,7 @@ impl Metrics {
             overload_shed: now.overload_shed - shed_before,
             refusals: Refusals {
                 connections: now.refused - refused_before,
-                ..self.server.refusals()
+                ..self.refusals.sample()
             },
         }
     }
@@ -117,7 +117,7 @@ impl Metrics {
                 .collect(),
             failed_store_calls: self.failed_store_calls.get(),
             overload_shed: self.overload.total(),
-            refused: self.server.refusals().connections,
+            refused: self.refusals.sample().connections,
         }
     }
 }

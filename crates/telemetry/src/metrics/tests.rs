@@ -179,3 +179,24 @@ fn the_stores_clock_is_shown_as_a_whole_and_by_node() {
     let shown = openmetrics::without_empty_labels(odd);
     assert_eq!(shown, odd.replace("a{} 2", "a 2"));
 }
+
+#[test]
+fn a_feature_that_asks_again_for_its_counters_gets_the_same_ones_in_their_place_on_the_page() {
+    let metrics = Metrics::new();
+    let name = || Name::new("weir_acme_orders", "Orders");
+    let order = || metrics.counters(name()).member([("domain", "a")]);
+    order().inc();
+    order().inc();
+    let page = page(&metrics);
+    let orders: Vec<_> = page.match_indices("weir_acme_orders_total{").collect();
+    assert_eq!(orders.len(), 1, "{page}");
+    assert!(
+        page.contains("weir_acme_orders_total{domain=\"a\"} 2\n"),
+        "{page}"
+    );
+    let place = |name: &str| page.find(&format!("# TYPE {name} ")).unwrap();
+    assert!(place("weir_access_log_lines_left_out") < place("weir_acme_orders"));
+    assert!(place("weir_acme_orders") < place("weir_admin_wrong_tokens"));
+    metrics.counters(name()).remove([("domain", "a")]);
+    assert!(!metrics.encode().unwrap().contains("weir_acme_orders"));
+}

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::Metrics;
-use super::openmetrics::{SampleKind, family_on_collect};
-use crate::names;
+use super::page::{Name, SampleKind};
 
 /// The state of an upstream at a scrape.
 #[derive(Clone, Debug)]
@@ -64,10 +63,9 @@ impl Metrics {
     where
         U: Fn() -> Vec<UpstreamSample> + Clone + Send + Sync + 'static,
     {
-        let registry = &mut *self.registry.lock();
-        let mut servers = |name, kind, number: fn(&UpstreamServerSample) -> u64| {
+        let servers = |name, kind, number: fn(&UpstreamServerSample) -> u64| {
             let upstreams = upstreams.clone();
-            family_on_collect(registry, name, kind, move || {
+            self.page.family_on_collect(name, kind, move || {
                 let upstreams = upstreams().into_iter();
                 let samples = upstreams.flat_map(|UpstreamSample { name, servers, .. }| {
                     servers.into_iter().map(move |server| {
@@ -81,48 +79,92 @@ impl Metrics {
                 samples.collect()
             });
         };
-        servers(names::UPSTREAM_IN_FLIGHT, SampleKind::Gauge, |server| {
-            server.in_flight
-        });
-        servers(names::UPSTREAM_AVAILABLE, SampleKind::Gauge, |server| {
-            u64::from(server.available)
-        });
-        servers(names::UPSTREAM_EJECTIONS, SampleKind::Counter, |server| {
-            server.ejections
-        });
-        let mut limits = |name, number: fn(&ConcurrencySample) -> u64| {
+        servers(
+            Name::new(
+                "weir_upstream_requests_in_flight",
+                "Requests in flight to each server of an upstream",
+            ),
+            SampleKind::Gauge,
+            |server| server.in_flight,
+        );
+        servers(
+            Name::new(
+                "weir_upstream_server_available",
+                "Whether a server gets requests (1), or is ejected or unhealthy (0)",
+            ),
+            SampleKind::Gauge,
+            |server| u64::from(server.available),
+        );
+        servers(
+            Name::new(
+                "weir_upstream_ejections",
+                "Ejections of each server of an upstream, for its failures",
+            ),
+            SampleKind::Counter,
+            |server| server.ejections,
+        );
+        let limits = |name, number: fn(&ConcurrencySample) -> u64| {
             let upstreams = upstreams.clone();
-            family_on_collect(registry, name, SampleKind::Gauge, move || {
-                let limited = upstreams().into_iter().filter_map(|upstream| {
-                    let number = number(&upstream.concurrency?);
-                    Some((vec![("upstream", upstream.name)], number))
+            self.page
+                .family_on_collect(name, SampleKind::Gauge, move || {
+                    let limited = upstreams().into_iter().filter_map(|upstream| {
+                        let number = number(&upstream.concurrency?);
+                        Some((vec![("upstream", upstream.name)], number))
+                    });
+                    limited.collect()
                 });
-                limited.collect()
-            });
         };
-        limits(names::CONCURRENCY_LIMIT, |sample| u64::from(sample.limit));
-        limits(names::SLOTS_TAKEN, |sample| u64::from(sample.taken));
-        limits(names::SLOTS_WAITING, |sample| sample.waiting as u64);
+        limits(
+            Name::new(
+                "weir_upstream_concurrency_limit",
+                "How many requests may be in flight to an upstream, where that is limited",
+            ),
+            |sample| u64::from(sample.limit),
+        );
+        limits(
+            Name::new(
+                "weir_upstream_slots_taken",
+                "Requests in flight that the limit of an upstream counts: until their responses begin",
+            ),
+            |sample| u64::from(sample.taken),
+        );
+        limits(
+            Name::new(
+                "weir_upstream_slots_waiting",
+                "Requests that wait for a slot of an upstream",
+            ),
+            |sample| sample.waiting as u64,
+        );
         let limited = upstreams.clone();
-        family_on_collect(registry, names::SHED, SampleKind::Counter, move || {
-            let samples = limited().into_iter().flat_map(|upstream| {
-                let (name, sample) = (upstream.name, upstream.concurrency.unwrap_or_default());
-                sample.shed.into_iter().flat_map(move |of| {
-                    [("shed", of.shed), ("would_deny", of.would_deny)].map(|(decision, count)| {
-                        let labels = vec![
-                            ("upstream", Arc::clone(&name)),
-                            ("priority", of.priority.into()),
-                            ("decision", decision.into()),
-                        ];
-                        (labels, count)
+        let shed = Name::new(
+            "weir_shed_requests",
+            "Requests that were shed as their upstream can handle no more, by upstream, priority \
+             and decision",
+        );
+        self.page
+            .family_on_collect(shed, SampleKind::Counter, move || {
+                let samples = limited().into_iter().flat_map(|upstream| {
+                    let (name, sample) = (upstream.name, upstream.concurrency.unwrap_or_default());
+                    sample.shed.into_iter().flat_map(move |of| {
+                        [("shed", of.shed), ("would_deny", of.would_deny)].map(
+                            |(decision, count)| {
+                                let labels = vec![
+                                    ("upstream", Arc::clone(&name)),
+                                    ("priority", of.priority.into()),
+                                    ("decision", decision.into()),
+                                ];
+                                (labels, count)
+                            },
+                        )
                     })
-                })
+                });
+                samples.collect()
             });
-            samples.collect()
-        });
-        family_on_collect(
-            registry,
-            names::UPSTREAM_RETRIES,
+        self.page.family_on_collect(
+            Name::new(
+                "weir_upstream_retries",
+                "Requests that were sent to another server after a failure, by upstream",
+            ),
             SampleKind::Counter,
             move || {
                 let samples = upstreams().into_iter();

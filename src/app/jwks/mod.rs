@@ -1,6 +1,8 @@
 //! Fetches the key sets that tokens are verified with, and keeps them fresh. No request waits for
 //! that: tokens are verified with the keys that are there.
 
+mod metrics;
+
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
@@ -21,8 +23,10 @@ use weir_config::{Jwks, JwksSettings};
 use weir_http::list;
 use weir_proxy::{Proxy, Upstream, UpstreamSettings};
 use weir_rules::{JwtError, JwtKeys, RemoteKeys};
-use weir_telemetry::events::{self, LastWarning};
-use weir_telemetry::{JwksMetrics, Metrics, UpstreamFailed};
+use weir_telemetry::events::LastWarning;
+use weir_telemetry::{Metrics, UpstreamFailed};
+
+pub(in crate::app) use self::metrics::JwksMetrics;
 
 /// From connecting to the last byte.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,7 +42,7 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_s
 
 /// The key sets of the configuration in force. Clones share them.
 #[derive(Clone)]
-pub(super) struct KeySets(Arc<SharedKeySets>);
+pub(in crate::app) struct KeySets(Arc<SharedKeySets>);
 
 struct SharedKeySets {
     metrics: Arc<Metrics>,
@@ -64,7 +68,7 @@ struct Progress {
 }
 
 impl KeySets {
-    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
+    pub(in crate::app) fn new(metrics: &Arc<Metrics>) -> Self {
         Self(Arc::new(SharedKeySets {
             metrics: Arc::clone(metrics),
             sets: Mutex::default(),
@@ -73,7 +77,7 @@ impl KeySets {
 
     /// Keeps these key sets fresh from now on, and no others. Known ones keep their keys. Must be
     /// called on a runtime.
-    pub(super) fn replace(&self, configured: &[Jwks]) {
+    pub(in crate::app) fn replace(&self, configured: &[Jwks]) {
         let mut sets = self.0.sets.lock();
         let before = std::mem::take(&mut *sets);
         *sets = configured
@@ -90,7 +94,7 @@ impl KeySets {
     }
 
     /// The URL of a key set that has not been fetched yet.
-    pub(super) fn missing(&self) -> Option<String> {
+    pub(in crate::app) fn missing(&self) -> Option<String> {
         let sets = self.0.sets.lock();
         let missing = sets
             .iter()
@@ -108,7 +112,7 @@ impl KeySets {
             keys: jwks.keys.clone(),
             progress: Arc::clone(&progress),
             wanted,
-            metrics: self.0.metrics.jwks(&jwks.settings.url.to_string()),
+            metrics: JwksMetrics::new(&self.0.metrics, &jwks.settings.url.to_string()),
             warned: LastWarning::default(),
         };
         let task = tokio::spawn(refresher.run());
@@ -228,17 +232,17 @@ impl Refresher {
         let is_first = self.keys.get().is_none();
         self.keys.set(Some(keys));
         self.progress.lock().fetched = Some(Instant::now());
-        events::jwks_fetched(&self.metrics, &self.settings.url.to_string(), is_first);
+        metrics::fetched(&self.metrics, &self.settings.url.to_string(), is_first);
     }
 
     fn failed(&self, cause: &FetchError) {
         let url = &self.settings.url.to_string();
-        events::jwks_unavailable(&self.metrics, url, cause, self.warned.is_due());
+        metrics::unavailable(&self.metrics, url, cause, self.warned.is_due());
         let fetched = self.progress.lock().fetched;
         let is_old = fetched.is_some_and(|at| at.elapsed() >= self.settings.max_stale);
         if is_old && self.keys.get().is_some() {
             self.keys.set(None);
-            events::jwks_expired(url);
+            metrics::expired(url);
         }
     }
 }
@@ -307,7 +311,7 @@ mod tests {
             keys: RemoteKeys::new(),
             progress: Arc::new(Mutex::new(progress)),
             wanted: Arc::default(),
-            metrics: Metrics::new().jwks(text),
+            metrics: JwksMetrics::new(&Metrics::new(), text),
             warned: LastWarning::default(),
         }
     }

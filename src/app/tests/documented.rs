@@ -10,15 +10,20 @@ use std::time::Duration;
 use http::StatusCode;
 use weir_testing::promtool;
 
-use crate::{
-    ConcurrencySample, Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled,
-    ShedSample, UpstreamSample, UpstreamServerSample,
+use weir_telemetry::events::{self, Loaded};
+use weir_telemetry::{
+    ACCESS_LOG_FIELDS, ConcurrencySample, Disposition, Handshake, Metrics, PageFormat, ProxyHeader,
+    Settled, ShedSample, UpstreamSample, UpstreamServerSample,
 };
 
-const METRICS: &str = include_str!("../../../../docs/METRICS.md");
-const LOGS: &str = include_str!("../../../../docs/LOGS.md");
-const DASHBOARD: &str = include_str!("../../../../deploy/grafana/weir.json");
-const NAMES: &str = include_str!("../names.rs");
+use crate::app::acme::AcmeMetrics;
+use crate::app::jwks::JwksMetrics;
+use crate::app::srv::SrvMetrics;
+
+const METRICS: &str = include_str!("../../../docs/METRICS.md");
+const LOGS: &str = include_str!("../../../docs/LOGS.md");
+const DASHBOARD: &str = include_str!("../../../deploy/grafana/weir.json");
+const NAMES: &str = include_str!("../../../crates/telemetry/src/names.rs");
 
 /// The rows of the table whose first column is called so, each a list of cells.
 fn table(first_column: &str) -> Vec<Vec<String>> {
@@ -99,13 +104,19 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.certificates(|| 0);
     metrics.node_clock_offset("a:1", 0.0);
     metrics.node_reachable("a:1", true);
-    metrics.acme("example.com").ordered(true);
-    metrics.jwks(KEY_SET).fetched(0);
-    metrics.srv_lookup(SRV_NAME, true);
+    AcmeMetrics::new(&metrics, "example.com").ordered(true);
+    JwksMetrics::new(&metrics, KEY_SET).fetched(0);
+    SrvMetrics::new(&metrics).looked_up(SRV_NAME, true);
     metrics.upstreams(|| vec![upstream(true, 4)]);
     metrics.overload().worker_delay(0, Some(0.0));
     metrics.overload().of_priority("low").count(true);
-    metrics.loaded(true);
+    events::reloaded(
+        &metrics,
+        Loaded {
+            routes: 1,
+            limits: 1,
+        },
+    );
     metrics.config_digest("5b1d0a6f3c2e");
     metrics.gateways([("up", 1)], 0);
     let page = metrics.encode().unwrap();
@@ -161,7 +172,7 @@ fn every_name_of_a_metric_is_on_the_page() {
 
 #[test]
 fn the_fields_in_the_docs_are_those_of_the_access_log() {
-    let written = crate::access_log::FIELDS.map(str::to_owned);
+    let written = ACCESS_LOG_FIELDS.map(str::to_owned);
     assert_eq!(words("field"), BTreeSet::from(written));
 }
 
@@ -174,7 +185,7 @@ fn the_decisions_in_the_docs_are_all_there_are() {
 /// The table of `proxy::error`: a status, and the word for it.
 #[test]
 fn the_upstream_errors_in_the_docs_are_those_of_the_proxy() {
-    let proxy = include_str!("../../../proxy/src/error.rs");
+    let proxy = include_str!("../../../crates/proxy/src/error.rs");
     let rows = proxy.split("StatusCode::").skip(1);
     let written: BTreeMap<String, String> = rows
         .filter_map(|row| {
@@ -214,7 +225,13 @@ struct Calm {
 impl Calm {
     fn new() -> Self {
         let metrics = Metrics::new();
-        metrics.loaded(true);
+        events::reloaded(
+            &metrics,
+            Loaded {
+                routes: 1,
+                limits: 1,
+            },
+        );
         metrics.config_digest("5b1d0a6f3c2e");
         metrics.gateways([("up", 3), ("behind", 0), ("silent", 0)], 0);
         metrics.route("login").expect(Disposition::ALL);
@@ -226,9 +243,9 @@ impl Calm {
         let (buckets, expires) = (Arc::clone(&evicted), Arc::clone(&expiry));
         metrics.memory_store(|| 0, move || buckets.load(Ordering::Relaxed));
         metrics.certificates(move || expires.load(Ordering::Relaxed));
-        metrics.acme("example.com").ordered(true);
-        metrics.jwks(KEY_SET).fetched(0);
-        metrics.srv_lookup(SRV_NAME, true);
+        AcmeMetrics::new(&metrics, "example.com").ordered(true);
+        JwksMetrics::new(&metrics, KEY_SET).fetched(0);
+        SrvMetrics::new(&metrics).looked_up(SRV_NAME, true);
         let available = Arc::new(AtomicBool::new(true));
         let shed = Arc::<AtomicU64>::default();
         let (reached, by_upstream) = (Arc::clone(&available), Arc::clone(&shed));
@@ -309,21 +326,23 @@ fn troubles() -> Vec<Trouble> {
         ("WeirConfigurationsDiffer", |gateway| {
             gateway.metrics.gateways([("up", 3)], 1);
         }),
-        ("WeirReloadRefused", |gateway| gateway.metrics.loaded(false)),
+        ("WeirReloadRefused", |gateway| {
+            events::reload_failed(&gateway.metrics, &"refused");
+        }),
         ("WeirCertificateExpires", |gateway| {
             gateway.expiry.store(in_days(13), Ordering::Relaxed);
         }),
         ("WeirCertificateNotObtained", |gateway| {
-            gateway.metrics.acme("example.com").ordered(false);
+            AcmeMetrics::new(&gateway.metrics, "example.com").ordered(false);
         }),
         ("WeirServerUnavailable", |gateway| {
             gateway.available.store(false, Ordering::Relaxed);
         }),
         ("WeirKeySetNotFetched", |gateway| {
-            gateway.metrics.jwks(KEY_SET).failed();
+            JwksMetrics::new(&gateway.metrics, KEY_SET).failed();
         }),
         ("WeirSrvLookupsFail", |gateway| {
-            gateway.metrics.srv_lookup(SRV_NAME, false);
+            SrvMetrics::new(&gateway.metrics).looked_up(SRV_NAME, false);
         }),
         ("WeirCannotAccept", |gateway| {
             gateway.metrics.server().accept_errors.inc();

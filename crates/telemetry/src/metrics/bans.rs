@@ -1,0 +1,95 @@
+//! Metrics of the banned and the blocked.
+
+use std::sync::Arc;
+
+use super::handles::{DecisionSample, GaugeGuard};
+use super::page::{Family, Name, Page};
+use super::{Counter, Gauge, Metrics};
+use crate::Disposition;
+
+/// The metrics of the banned and the blocked.
+#[derive(Clone, Debug, Default)]
+pub struct Bans {
+    bans: Family<Counter>,
+    banned: Family<Counter>,
+    blocked: Counter,
+    tarpit: Gauge,
+}
+
+/// The metrics of one ban.
+#[derive(Clone, Debug)]
+pub struct BanMetrics {
+    begun: Counter,
+    denied: Counter,
+    would_deny: Counter,
+}
+
+impl Bans {
+    pub(super) fn new(page: &Page) -> Self {
+        Self {
+            bans: page.metric(Name::new(
+                "weir_bans",
+                "Bans that this gateway began, by ban",
+            )),
+            banned: page.metric(Name::new(
+                "weir_banned_requests",
+                "Requests of the banned, by ban and decision",
+            )),
+            blocked: page.metric(Name::new(
+                "weir_blocked_requests",
+                "Requests of clients on the block list",
+            )),
+            tarpit: page.metric(Name::new("weir_tarpit_held", "Requests held in tarpits")),
+        }
+    }
+
+    /// The handle for a ban; the same counters for the same name.
+    pub fn ban(&self, name: &Arc<str>) -> BanMetrics {
+        let ban = ("ban", &**name);
+        let requests =
+            |decision: Disposition| self.banned.member([ban, ("decision", decision.as_str())]);
+        BanMetrics {
+            begun: self.bans.member([ban]),
+            denied: requests(Disposition::Denied),
+            would_deny: requests(Disposition::WouldDeny),
+        }
+    }
+
+    /// Counts a request from the block list.
+    pub fn blocked(&self) {
+        self.blocked.inc();
+    }
+
+    /// Counts a request that a tarpit holds, while the guard lives.
+    pub fn tarpit_held(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.tarpit)
+    }
+}
+
+impl BanMetrics {
+    pub(crate) fn begun(&self) {
+        self.begun.inc();
+    }
+
+    /// The counts until now.
+    pub fn sample(&self) -> DecisionSample {
+        DecisionSample {
+            allowed: 0,
+            denied: self.denied.get(),
+            would_deny: self.would_deny.get(),
+        }
+    }
+
+    /// Counts a request of a banned subject, whether the ban is acted upon or not.
+    pub fn held(&self, acts: bool) {
+        let counter = if acts { &self.denied } else { &self.would_deny };
+        counter.inc();
+    }
+}
+
+impl Metrics {
+    /// The metrics of the banned and the blocked.
+    pub fn bans(&self) -> &Bans {
+        &self.bans
+    }
+}
