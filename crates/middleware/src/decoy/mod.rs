@@ -24,6 +24,7 @@
 mod call_reply;
 mod counters;
 mod gzip;
+mod latencies;
 mod lateness;
 mod negotiation;
 #[cfg(target_os = "linux")]
@@ -60,6 +61,7 @@ pub use self::counters::is_counter;
 pub(crate) use self::counters::withhold;
 use self::gzip::GzipHead;
 pub(crate) use self::gzip::GzipHeadReader;
+use self::latencies::DrawnLatency;
 pub use self::negotiation::Negotiation;
 use self::negotiation::{FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection};
 use self::profile::{BodyHeaders, OptionsProfile, ProfilesByForm, ResponseProfile};
@@ -367,9 +369,9 @@ impl Shadow {
             Err(error) => return ResponseBody::problem(body_problem(&error)),
         };
         let start = loop_time::now();
-        let (response, delay) = self.build(&head, &kept);
+        let (response, drawn) = self.build(&head, &kept);
         give_back(head);
-        wait(start, delay).await;
+        wait(start, drawn).await;
         response
     }
 
@@ -378,7 +380,7 @@ impl Shadow {
         &self,
         head: &request::Parts,
         body: &[u8],
-    ) -> (Response<ResponseBody<R>>, Duration) {
+    ) -> (Response<ResponseBody<R>>, DrawnLatency) {
         let routed = RequestContext::routed(&head.extensions);
         let captures = routed.map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
@@ -386,15 +388,15 @@ impl Shadow {
         #[cfg(feature = "gateway")]
         if let Some(content_type) = call_reply::content_type(head) {
             let empty = DecoyResponse::new(self, head, Bytes::new(), &negotiation);
-            let delay = empty.delay;
-            return (empty.reply(&content_type, &body, &negotiation), delay);
+            let drawn = empty.drawn;
+            return (empty.reply(&content_type, &body, &negotiation), drawn);
         }
         let response = DecoyResponse::new(self, head, body, &negotiation);
         #[cfg(feature = "gateway")]
         if self.decoy.status.is_success() && asks_for_websocket(head) {
             // As the proxy responds: a success would say that the WebSocket has begun.
             let problem = Problem::new(StatusCode::BAD_GATEWAY, INVALID_RESPONSE);
-            return (ResponseBody::problem(problem), response.delay);
+            return (ResponseBody::problem(problem), response.drawn);
         }
         if let Some(kind) = negotiation.options {
             return response.options(self.options(kind).known());
@@ -462,7 +464,7 @@ struct DecoyResponse<'a> {
     encoding: Option<HeaderValue>,
     tag: Option<HeaderValue>,
     headers: HeaderMap,
-    delay: Duration,
+    drawn: DrawnLatency,
 }
 
 impl<'a> DecoyResponse<'a> {
@@ -477,12 +479,12 @@ impl<'a> DecoyResponse<'a> {
         let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
         let is_compressed = is_open && shadow.is_compressed(negotiation.full());
         let mut closest = shadow.closest(negotiation.full());
-        let delay = shadow.closest(negotiation.full());
-        let delay = delay.filter_map(|profile| profile.latencies.draw()).next();
-        let delay = delay.unwrap_or_else(profile::default_latency);
+        let drawn = shadow.closest(negotiation.full());
+        let drawn = drawn.filter_map(|profile| profile.latencies.draw()).next();
+        let drawn = drawn.unwrap_or_else(DrawnLatency::of_unknown);
         let pack = |body: &[u8]| {
             let head = shadow.gzip.get().copied().unwrap_or_default();
-            head.pack(body, Timestamp::now() + delay)
+            head.pack(body, Timestamp::now() + drawn.latency)
         };
         let mut response = Self {
             shadow,
@@ -493,7 +495,7 @@ impl<'a> DecoyResponse<'a> {
             encoding: is_compressed.then(|| HeaderValue::from_static("gzip")),
             tag,
             headers: HeaderMap::new(),
-            delay,
+            drawn,
         };
         let nothing = ResponseProfile::default();
         response.headers = response.imitate(closest.next().unwrap_or(&nothing), None);
@@ -522,9 +524,9 @@ impl<'a> DecoyResponse<'a> {
         let now = Timestamp::now();
         let context = DecoyContext {
             host: self.host,
-            delay: self.delay,
+            delay: self.drawn.latency,
             // A real response is dated when it is sent.
-            now: now + self.delay,
+            now: now + self.drawn.latency,
             origin: self.origin,
             upstream_version: self.upstream_version,
         };
@@ -534,8 +536,8 @@ impl<'a> DecoyResponse<'a> {
     /// Changes the headers to those of this form of response, with the validators of the full one.
     fn reshape(&mut self, form: ResponseForm, range: Option<HeaderValue>) {
         let profile = self.shadow.profile(form);
-        if let Some(delay) = profile.latencies.draw() {
-            self.delay = delay;
+        if let Some(drawn) = profile.latencies.draw() {
+            self.drawn = drawn;
         }
         if profile.headers.is_empty() {
             if let Some(range) = range {
@@ -554,12 +556,12 @@ impl<'a> DecoyResponse<'a> {
         }
     }
 
-    fn full<R>(self) -> (Response<ResponseBody<R>>, Duration) {
+    fn full<R>(self) -> (Response<ResponseBody<R>>, DrawnLatency) {
         let status = self.shadow.decoy.status;
         self.finish(status)
     }
 
-    fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+    fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, DrawnLatency) {
         self.content = Bytes::new();
         self.reshape(ResponseForm::NotModified, None);
         let known = &self.shadow.profile(ResponseForm::NotModified).headers;
@@ -567,7 +569,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(StatusCode::NOT_MODIFIED)
     }
 
-    fn range<R>(mut self, range: Range<usize>) -> (Response<ResponseBody<R>>, Duration) {
+    fn range<R>(mut self, range: Range<usize>) -> (Response<ResponseBody<R>>, DrawnLatency) {
         let (first, last) = (range.start, range.end.saturating_sub(1));
         let content_range = format!("bytes {first}-{last}/{}", self.content.len());
         self.content = self.content.slice(range);
@@ -578,7 +580,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(StatusCode::PARTIAL_CONTENT)
     }
 
-    fn unsatisfiable<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+    fn unsatisfiable<R>(mut self) -> (Response<ResponseBody<R>>, DrawnLatency) {
         let range = format!("bytes */{}", self.content.len());
         self.content = Bytes::new();
         self.headers = without_body(self.headers, |_| false);
@@ -589,7 +591,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(StatusCode::RANGE_NOT_SATISFIABLE)
     }
 
-    fn precondition_failed<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+    fn precondition_failed<R>(mut self) -> (Response<ResponseBody<R>>, DrawnLatency) {
         self.content = Bytes::new();
         self.reshape(ResponseForm::PreconditionFailed, None);
         let known = &self
@@ -608,7 +610,7 @@ impl<'a> DecoyResponse<'a> {
     fn options<R>(
         mut self,
         known: Option<(StatusCode, Arc<ResponseProfile>)>,
-    ) -> (Response<ResponseBody<R>>, Duration) {
+    ) -> (Response<ResponseBody<R>>, DrawnLatency) {
         self.content = Bytes::new();
         self.encoding = None;
         let Some((status, profile)) = known else {
@@ -617,8 +619,8 @@ impl<'a> DecoyResponse<'a> {
             self.headers = without(self.headers, is_of_body);
             return self.finish(StatusCode::NO_CONTENT);
         };
-        if let Some(delay) = profile.latencies.draw() {
-            self.delay = delay;
+        if let Some(drawn) = profile.latencies.draw() {
+            self.drawn = drawn;
         }
         // Configured headers are about the body, which this response lacks. Those that real
         // responses have stay.
@@ -635,7 +637,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(status)
     }
 
-    fn finish<R>(self, status: StatusCode) -> (Response<ResponseBody<R>>, Duration) {
+    fn finish<R>(self, status: StatusCode) -> (Response<ResponseBody<R>>, DrawnLatency) {
         let mut response = Response::new(if self.headers.contains_key(CONTENT_LENGTH) {
             ResponseBody::full(self.content)
         } else {
@@ -643,7 +645,7 @@ impl<'a> DecoyResponse<'a> {
         });
         *response.status_mut() = status;
         *response.headers_mut() = self.headers;
-        (response, self.delay)
+        (response, self.drawn)
     }
 }
 
@@ -669,24 +671,27 @@ fn without(mut headers: HeaderMap, is_left_out: impl Fn(&HeaderName) -> bool) ->
     rest
 }
 
-/// Waits until `delay` after `start`, to some tens of microseconds, or without a precise timer to
-/// the runtime's millisecond. On a busy thread this holds on average.
-async fn wait(start: Instant, delay: Duration) {
-    let due = lateness::aim(start + delay);
+/// Waits until a drawn latency after `start`, or up to its slack less, to some tens of microseconds,
+/// or without a precise timer to the runtime's millisecond. On a busy thread this holds on average.
+async fn wait(start: Instant, drawn: DrawnLatency) {
+    let due = lateness::aim(start + drawn.latency);
     // Not the cached time of this poll: a timer of the runtime rounds a wait that is already over
     // up to its next millisecond.
     let now = Instant::now();
     if now < due {
-        wait_until(start, due, now).await;
+        wait_until(start, due, drawn.slack, now).await;
     }
-    lateness::ended(Instant::now().saturating_duration_since(due));
+    // A wait that shared an earlier one's turn says nothing of how late the thread is.
+    if let Some(late) = Instant::now().checked_duration_since(due) {
+        lateness::ended(late);
+    }
 }
 
-async fn wait_until(start: Instant, due: Instant, now: Instant) {
+async fn wait_until(start: Instant, due: Instant, slack: Duration, now: Instant) {
     // A clock that has not moved while the decoy was built is a paused one of a test. It moves when
     // a task waits for a timer of the runtime.
     #[cfg(target_os = "linux")]
-    if now > start && precise_timer::wait_until(due, now).await {
+    if now > start && precise_timer::wait_until(due, slack, now).await {
         return;
     }
     sleep_until(due).await;
