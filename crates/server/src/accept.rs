@@ -9,7 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::net::{SocketFlags, acceptfrom_with};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 use weir_runtime::keepalive;
 use weir_socket_filter::{Program, attach};
@@ -30,7 +34,7 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from
 
 /// A listener that backs off while the system is out of resources.
 pub(super) struct Acceptor {
-    listener: Arc<TcpListener>,
+    listener: AsyncFd<Arc<std::net::TcpListener>>,
     /// None where all peers may connect.
     filter: Option<ListenerFilter>,
     address: SocketAddr,
@@ -49,11 +53,16 @@ impl Acceptor {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         set_inherited_options(&listener, stall_timeout);
-        let listener = Arc::new(TcpListener::from_std(listener)?);
+        let listener = Arc::new(listener);
+        #[expect(
+            deprecated,
+            reason = "what replaces it is unsafe; the socket is never replaced"
+        )]
+        let watched = AsyncFd::with_interest(Arc::clone(&listener), Interest::READABLE)?;
         Ok(Self {
             address: listener.local_addr()?,
             filter: filter.map(|filter| filter.on(&listener)),
-            listener,
+            listener: watched,
             metrics,
             back_off: BACK_OFF.0,
         })
@@ -65,11 +74,11 @@ impl Acceptor {
 
     pub(super) async fn next(&mut self) -> (TcpStream, SocketAddr) {
         loop {
-            match self.listener.accept().await {
-                Ok((stream, peer)) => {
+            match self.accept().await {
+                Ok(accepted) => {
                     self.back_off = BACK_OFF.0;
-                    if self.admits(&stream, peer) {
-                        return (stream, peer);
+                    if let Some(accepted) = accepted {
+                        return accepted;
                     }
                 }
                 Err(error) => self.back_off_after(&error).await,
@@ -77,7 +86,19 @@ impl Acceptor {
         }
     }
 
-    fn admits(&self, stream: &TcpStream, peer: SocketAddr) -> bool {
+    /// `None` for a connection that is refused, which is closed before the runtime watches it. A
+    /// flood of those does not keep a worker from its clients: the runtime lets a task accept 128
+    /// connections in a turn.
+    async fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+        let accept = |listener: &Arc<std::net::TcpListener>| accept(listener);
+        let (stream, peer) = self.listener.async_io(Interest::READABLE, accept).await?;
+        if !self.admits(&stream, peer) {
+            return Ok(None);
+        }
+        Ok(Some((TcpStream::from_std(stream)?, peer)))
+    }
+
+    fn admits(&self, stream: &std::net::TcpStream, peer: SocketAddr) -> bool {
         let filter = self.filter.as_ref();
         filter.is_none_or(|filter| filter.admits(stream, peer.ip()))
     }
@@ -106,26 +127,35 @@ impl Acceptor {
             filter.end().await;
         }
         // Where new handshakes cannot be refused, this wait would never end.
-        if refuse_handshakes(&self.listener).is_ok() {
+        if refuse_handshakes(self.listener.get_ref()).is_ok() {
             let end = Instant::now() + HANDSHAKE_TIME;
             while let Ok((stream, peer)) = timeout_at(end, self.next()).await {
                 accepted(stream, peer);
             }
         }
         // Asks the kernel directly: the runtime's view of the socket may be stale.
-        let listener = Arc::into_inner(self.listener).map(TcpListener::into_std);
-        let Some(Ok(listener)) = listener else {
-            return;
-        };
-        while let Ok((stream, peer)) = listener.accept() {
-            if let Ok(stream) = stream
-                .set_nonblocking(true)
-                .and(TcpStream::from_std(stream))
-            {
+        while let Ok((stream, peer)) = accept(self.listener.get_ref()) {
+            if let Ok(stream) = TcpStream::from_std(stream) {
                 accepted(stream, peer);
             }
         }
     }
+}
+
+/// Accepts a connection that does not block, as the listener does not.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn accept(listener: &std::net::TcpListener) -> io::Result<(std::net::TcpStream, SocketAddr)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (stream, peer) = acceptfrom_with(listener, flags)?;
+    let peer = peer.ok_or(ErrorKind::ConnectionAborted)?;
+    Ok((stream.into(), peer.try_into()?))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn accept(listener: &std::net::TcpListener) -> io::Result<(std::net::TcpStream, SocketAddr)> {
+    let (stream, peer) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    Ok((stream, peer))
 }
 
 /// Sets what all connections accepted from now on inherit. Without these options, clients are still
@@ -153,7 +183,7 @@ fn is_client_error(error: &io::Error) -> bool {
 
 /// Drops the SYN of every new handshake, and lets those under way finish. Clients retransmit it
 /// after a second, by when the port is closed or the next gateway listens.
-fn refuse_handshakes(listener: &TcpListener) -> io::Result<()> {
+fn refuse_handshakes(listener: &std::net::TcpListener) -> io::Result<()> {
     attach(listener.into(), &Program::refusing_handshakes())
 }
 
