@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use weir_config::{Settings, StoreSettings};
+use weir_middleware::Treatment;
 use weir_yaml::{Diagnostic, Diagnostics, Location, pluralized};
 
 use super::BAD_CONFIGURATION;
@@ -113,9 +114,19 @@ fn notes(settings: &Settings) -> Vec<String> {
     notes
 }
 
+/// The names of the routes to an app on which some clients get decoys.
+fn routes_with_decoys(settings: &Settings) -> Vec<&str> {
+    let on_all = settings.access.treatments().any(Treatment::is_invented);
+    let routes = settings.routes.iter().filter(|route| {
+        let on_route = route.policy.on_denied.looks_real();
+        route.upstream.is_some() && (on_all || on_route)
+    });
+    routes.map(|route| &*route.policy.name).collect()
+}
+
 /// What clients do not get of the app where some get decoys.
 fn withheld_counters(settings: &Settings) -> Option<String> {
-    let routes = settings.routes_with_decoys();
+    let routes = routes_with_decoys(settings);
     let which = match routes.len() {
         0 => return None,
         1 => format!("route {}", routes.concat()),

@@ -8,15 +8,16 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod addresses;
 mod admin_address;
-mod bans;
 mod certificates;
 mod defaults;
 mod foreign;
 mod gateway;
 mod limits;
 mod load;
+mod named;
 mod routes;
 mod settings;
 mod shown;

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Prefetch, Priority, Quota};
 use weir_middleware::{
-    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, OnDenied, OverloadSettings,
-    Redirect, RequestBounds, ResponseSteps, RouteAction, RoutePolicy, Treatment, UpstreamId,
+    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, OverloadSettings, Redirect,
+    RequestBounds, ResponseSteps, RouteAction, RoutePolicy, UpstreamId,
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_redis::RedisSettings;
@@ -498,18 +498,6 @@ impl Settings {
     pub fn decides_for(&self) -> Option<&[IpNet]> {
         let mut listeners = self.listen.iter();
         listeners.find_map(|listener| listener.decides_for.as_deref())
-    }
-
-    /// The names of the routes to an app on which some clients get decoys.
-    pub fn routes_with_decoys(&self) -> Vec<&str> {
-        let is_shadow = |treatment: &Treatment| matches!(treatment, Treatment::Shadow(_));
-        let mut bans = self.access.bans.iter();
-        let on_all = is_shadow(&self.access.blocked) || bans.any(|ban| is_shadow(&ban.treatment));
-        let routes = self.routes.iter().filter(|route| {
-            let shadows = matches!(route.policy.on_denied, OnDenied::Shadow(_));
-            route.upstream.is_some() && (on_all || shadows)
-        });
-        routes.map(|route| &*route.policy.name).collect()
     }
 
     /// The parameters that a quota of a limit was made of.

@@ -38,6 +38,8 @@ mod request_bounds;
 mod request_template;
 mod response_body;
 mod response_format;
+#[cfg(feature = "config")]
+mod response_keys;
 mod route;
 mod route_action;
 mod steps;
@@ -62,6 +64,8 @@ pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, Subrequ
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::*;
+#[cfg(feature = "config")]
+pub use rate_limit::OnDeniedKeys;
 pub use rate_limit::{
     BodyBytes, Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitHook, LimitedService,
     Metered, OnDenied, RateLimit, RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
@@ -78,6 +82,8 @@ pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 pub use response_format::{ResponseFormat, ResponseFormatLayer};
+#[cfg(feature = "config")]
+pub use response_keys::RejectionKeys;
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 pub use steps::*;

@@ -62,10 +62,10 @@ pub(super) fn limit(usage: &LimitUse) -> Capability<Option<LimitUse>> {
 
 /// The response to a denial. A decoy would look like an admission to the proxy.
 pub(super) fn denial(on_denied: &OnDenied) -> Capability<OnDenied> {
-    match on_denied {
-        OnDenied::Reject(_) => Capability::Full,
-        OnDenied::Shadow(_) => Capability::Reduced(
-            OnDenied::Reject(Rejection::default()),
+    match on_denied.looks_real() {
+        false => Capability::Full,
+        true => Capability::Reduced(
+            OnDenied::default(),
             "`decide` denies with 429 what this route answers with a decoy".to_owned(),
         ),
     }
@@ -81,11 +81,8 @@ pub(crate) fn of_blocked(treatment: &Treatment) -> Capability<Treatment> {
 
 /// The treatment as a response that the proxy can send on.
 fn honest(treatment: &Treatment, status: StatusCode) -> Capability<Treatment> {
-    let what = match treatment {
-        Treatment::Shadow(_) => "send decoys",
-        Treatment::Divert(_) => "divert",
-        Treatment::Drop { .. } => "close connections of clients",
-        Treatment::Reject(_) | Treatment::Tarpit(_) => return Capability::Full,
+    let Some(what) = treatment.beyond_decisions() else {
+        return Capability::Full;
     };
     let honest = Treatment::Reject(Rejection {
         status,

@@ -18,13 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use http::StatusCode;
 use rustix::fs::{Access, access};
 
-use super::bans::{access_lists, bans, keep_to_peers, treatment, warn_of_undecided};
+use super::access::Access;
 use super::limits::{WrittenLimits, enforcement, limits, warn_of_limits, warn_of_prefetch};
+use super::named::Named;
 use super::routes::{
-    LoweredRoute, client_priorities, decoys, limits_of_routes, routes, upstreams, warn_of_routes,
+    LoweredRoute, client_priorities, drawn_shares, limits_of_routes, routes, upstreams,
+    warn_of_routes,
 };
 use super::settings::{DEFAULT_GRACE, EnvoyService, ProcessSettings, Settings};
 use super::until::now;
@@ -34,6 +35,7 @@ use clients::{
     request_id, warn_of_clients,
 };
 use decide::{decide, warn_of_decisions};
+pub(crate) use drawn_shares::Share;
 use drawn_shares::warn_of_drawn_shares;
 pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
 use envoy::{envoy, limits_of_descriptors};
@@ -45,7 +47,7 @@ use store::store;
 use telemetry::otlp;
 
 use schema::{Gateway, Log, Workers};
-use weir_middleware::{AccessSettings, ErrorPages, ResponseSteps};
+use weir_middleware::{ErrorPages, ResponseSteps};
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
 use weir_telemetry::LogSettings;
 use weir_yaml::{Diagnostics, Lowered, Lowering, Spanned, all};
@@ -95,44 +97,40 @@ pub(crate) fn settings(
     let request_id = request_id(cx, gateway);
     let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
     let upstreams = upstreams(cx, gateway, prefix);
-    let decoys = decoys(cx, gateway.decoys.as_ref());
     let key = key.unwrap_or_else(|_| process_key.clone());
     let mut uses = limits_of_routes(gateway);
     uses.extend(limits_of_descriptors(gateway));
     let nat64 = nat64_prefixes(gateway.client_address.as_ref());
     let table = limits(cx, &written.limits, &uses, key, (prefix, nat64));
-    let routes = routes(cx, gateway, &table, &upstreams, &decoys);
-    let envoy = envoy(cx, gateway, &table);
-    let mut bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
-    let lists = access_lists(cx, gateway, &table);
-    let priorities = client_priorities(cx, gateway, &table);
+    let named = Named::read(cx, gateway, table, upstreams);
+    let table = &named.table;
+    let routes = routes(cx, gateway, &named);
+    let envoy = envoy(cx, gateway, table);
+    let mut access = Access::read(cx, gateway, &named, &routes);
+    let priorities = client_priorities(cx, gateway, table);
     let of_all = enforcement(gateway.enforce.as_ref());
     let overload = gateway.overload.as_ref();
     let overload = overload.map(|keys| keys.lower(cx, of_all)).transpose();
     let error_pages = ErrorPages::read(cx, gateway.errors.as_ref());
-    let blocked = gateway
-        .block
-        .as_ref()
-        .and_then(|block| block.on_denied.as_ref());
-    let mut blocked = treatment(cx, blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let of_descriptors = envoy.as_ref().ok().and_then(Option::as_ref);
     let of_descriptors = of_descriptors.into_iter().flat_map(EnvoyService::limits);
     let limits: Vec<_> = limits.chain(of_descriptors).cloned().collect();
-    require_key(cx, gateway, &limits, &bans);
-    warn_of_drawn_shares(cx, gateway, &routes, &bans);
+    require_key(cx, gateway, &limits, access.hashed());
+    let shares = access.shares(gateway).chain(drawn_shares(gateway));
+    warn_of_drawn_shares(cx, gateway, &routes, shares);
     let listening = listen.as_deref().unwrap_or_default();
-    keep_to_peers(cx, gateway, listening, &mut bans, &mut blocked);
+    access.fit(cx, gateway, listening);
     warn_of_clients(cx, gateway);
     let hsts = hsts(cx, gateway, listening);
     warn_of_redirects(cx, gateway, listening);
-    warn_of_limits(cx, &table);
+    warn_of_limits(cx, table);
     if matches!(&process, Ok(process) if !process.store.is_shared()) {
-        warn_of_prefetch(cx, &table);
+        warn_of_prefetch(cx, table);
     }
-    warn_of_routes(cx, gateway, &routes, listening);
+    warn_of_routes(cx, gateway, &named, &routes, listening);
     warn_of_decisions(cx, gateway, &account, &routes);
-    warn_of_undecided(cx, gateway, &bans, &blocked);
+    access.warn_of_undecided(cx, gateway);
     let wildcards = AccountWildcards::from_limits(limits.iter().map(AsRef::as_ref));
     Ok(Settings {
         process: process?,
@@ -151,7 +149,9 @@ pub(crate) fn settings(
         jwks,
         log_queries: log.and_then(|log| log.query).unwrap_or_default(),
         log_denied_per_second: log.and_then(|log| log.denied_per_second),
-        upstreams: upstreams.into_settings()?,
+        parameters: named.table.parameters(),
+        override_rules: named.table.override_rules(),
+        upstreams: named.upstreams.into_settings()?,
         routes: all(routes.into_iter().map(|route| route.settings))?,
         envoy: envoy?,
         priorities: priorities?,
@@ -160,13 +160,7 @@ pub(crate) fn settings(
             .with(hsts?)
             .with(Some(error_pages?)),
         request_id: request_id?,
-        access: AccessSettings {
-            lists: lists?,
-            blocked: blocked?,
-            bans: all(bans.into_iter())?,
-        },
-        parameters: table.parameters(),
-        override_rules: table.override_rules(),
+        access: access.into_settings()?,
         known_overrides: Arc::default(),
         overrides: Arc::default(),
         files: Vec::new(),

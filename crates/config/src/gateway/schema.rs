@@ -3,6 +3,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::Deserialize;
+use weir_middleware::decoy::DecoyKeys;
 use weir_middleware::{HstsKeys, OverloadKeys};
 use weir_rules::{CertificateField, Enforcement, JwtAlgorithm, Statuses};
 use weir_server::HttpSettings;
@@ -13,11 +14,12 @@ use weir_yaml::{
     WordOr, words,
 };
 
+use crate::access::bans::schema::Ban;
+use crate::access::schema::{Allow, Block};
 use crate::addresses::{ListenAddress, Nat64Prefix, Network};
-use crate::bans::schema::{Allow, Ban, Block};
 use crate::foreign::{AccessFormat, Config, Parsed, Word};
 use crate::limits::schema::{DefaultLimits, LimitUse, Overrides};
-use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
+use crate::routes::schema::{Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
 
 /// The whole file.
@@ -76,7 +78,7 @@ pub(crate) struct Gateway {
     /// [The apps behind the gateway](#upstreams).
     pub(crate) upstreams: Option<Spanned<Entries<Spanned<Upstream>>>>,
     /// [The answers that shadow-banned requests get](#decoys).
-    pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
+    pub(crate) decoys: Option<Spanned<Entries<Spanned<DecoyKeys>>>>,
     /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Default:
     /// `true`.
     pub(crate) enforce: Option<Spanned<Enforcement>>,

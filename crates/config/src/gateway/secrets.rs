@@ -3,7 +3,6 @@
 use std::env::VarError;
 use std::sync::Arc;
 
-use weir_middleware::BanPolicy;
 use weir_rules::{HashKey, KeySource, Limit};
 use weir_yaml::{Lowered, Lowering, Secret, Span, Spanned, all, suggest};
 
@@ -130,12 +129,13 @@ fn check_token_name(cx: &mut Lowering<'_>, name: &Spanned<String>) -> Lowered<()
 }
 
 /// Gateways that share a store must hash alike, or each would count on its own; and an account
-/// that an operator looks for in the log should keep its hash.
+/// that an operator looks for in the log should keep its hash. `other` is what beside limits goes by
+/// a hash, as errors call it.
 pub(super) fn require_key(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,
     limits: &[Arc<Limit>],
-    bans: &[Lowered<BanPolicy>],
+    other: Option<String>,
 ) {
     let in_error = cx.sources.key_in_error(gateway.span, &["hash_key"]);
     if gateway.hash_key.is_some() || in_error.is_some() {
@@ -145,7 +145,7 @@ pub(super) fn require_key(
         .store
         .as_ref()
         .and_then(|store| store.redis.as_ref());
-    let shared = redis.is_some_and(|redis| lacks_shared_key(cx, redis.span, limits, bans));
+    let shared = redis.is_some_and(|redis| lacks_shared_key(cx, redis.span, limits, other));
     // The demo upstream has no accounts to protect.
     let serves = gateway
         .upstreams()
@@ -169,7 +169,7 @@ fn lacks_shared_key(
     cx: &mut Lowering<'_>,
     redis: Span,
     limits: &[Arc<Limit>],
-    bans: &[Lowered<BanPolicy>],
+    other: Option<String>,
 ) -> bool {
     let hashed = limits
         .iter()
@@ -177,12 +177,11 @@ fn lacks_shared_key(
     if let Some(limit) = hashed {
         shared_key_is_missing(cx, redis, format!("limit \"{}\" counts", limit.name()));
     }
-    let mut bans = bans.iter().flatten().map(|ban| &ban.ban);
-    let ban = bans.find(|ban| ban.per().iter().any(KeySource::is_hashed));
-    if let Some(ban) = ban {
-        shared_key_is_missing(cx, redis, format!("ban \"{}\" is per", ban.name()));
+    let is_missing = hashed.is_some() || other.is_some();
+    if let Some(other) = other {
+        shared_key_is_missing(cx, redis, other);
     }
-    hashed.is_some() || ban.is_some()
+    is_missing
 }
 
 fn shared_key_is_missing(cx: &mut Lowering<'_>, span: Span, who: String) {

@@ -7,7 +7,6 @@ use weir_middleware::{
 use weir_rules::{PathPrefix, RouteMatcher};
 use weir_yaml::{Lowered, Lowering, SpanOf, Spanned, WordOr};
 
-use super::responses::fixed_response;
 use super::schema::steps::written;
 use super::schema::{self, Route, RouteDefaults};
 
@@ -73,7 +72,7 @@ fn answer(
             .map(|redirect| Some(LocalResponse::Redirect(redirect)));
     }
     let fixed = route.response.as_ref();
-    let fixed = fixed.map(|written| fixed_response(cx, written));
+    let fixed = fixed.map(|written| written.fixed_response(cx));
     Ok(fixed.transpose()?.map(LocalResponse::Fixed))
 }
 

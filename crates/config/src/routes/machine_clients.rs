@@ -2,7 +2,6 @@
 //! deliver is lost, or a server is taken for dead.
 
 use http::StatusCode;
-use weir_middleware::OnDenied;
 use weir_rules::LimitUse;
 use weir_yaml::Lowering;
 
@@ -47,10 +46,8 @@ fn warn_of_route(cx: &mut Lowering<'_>, route: &LoweredRoute, settings: &Route) 
     let ends = |ends: &[&str]| ends.iter().any(|end| path.ends_with(end));
     let delivers = ends(&TELEMETRY);
     let writes = ends(&REMOTE_WRITE) && !delivers;
-    let rejection = match &settings.policy.on_denied {
-        OnDenied::Reject(rejection) => Some(rejection.status),
-        _ => None,
-    };
+    let rejection = settings.policy.on_denied.rejection();
+    let rejection = rejection.map(|rejection| rejection.status);
     if rejection.is_none() && (writes || delivers || path.starts_with(COLLECTOR_SERVICES)) {
         cx.warn(
             route.span,

@@ -17,22 +17,23 @@ use std::sync::Arc;
 
 use crate::gateway::schema::Gateway;
 use crate::gateway::{ENVOY_ROUTE, lacks_accounts};
-use crate::limits::{self, LimitTable, enforcement, limit_use, yield_denials};
+use crate::limits::{self, enforcement, limit_use, yield_denials};
+use crate::named::Named;
 use crate::settings::Route;
 use actions::action;
 use concurrency::priority;
 use matching::matcher;
 use request_buffering::request_buffering;
-use responses::{header_forms, on_denied, require_delayable};
+use responses::header_forms;
 
 use schema::steps::written;
 use schema::{Match, RouteDefaults, ValueMatch};
-use weir_middleware::{CorsKeys, LimitHook, OnDenied, RouteAction, RoutePolicy};
+use weir_middleware::{CorsKeys, Delay, LimitHook, OnDenied, RouteAction, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
-pub(super) use concurrency::client_priorities;
-pub(super) use responses::{Decoys, decoys, default_header_forms, find_decoy, rejection};
+pub(super) use concurrency::{client_priorities, drawn_shares};
+pub(super) use responses::default_header_forms;
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
 pub(super) use warnings::warn_of_routes;
 
@@ -51,9 +52,7 @@ type UsedLimit<'w> = (&'w Spanned<WordOr<limits::schema::LimitUse>>, bool);
 pub(crate) fn routes(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,
-    table: &LimitTable,
-    upstreams: &Upstreams<'_>,
-    decoys: &Decoys<'_>,
+    named: &Named<'_>,
 ) -> Vec<LoweredRoute> {
     let _ = cx.filled(
         &gateway.routes,
@@ -63,15 +62,7 @@ pub(crate) fn routes(
     let enforcement = enforcement(gateway.enforce.as_ref());
     let mut routes: Vec<LoweredRoute> = Vec::new();
     for written in &gateway.routes.value {
-        routes.push(route(
-            cx,
-            written,
-            gateway,
-            enforcement,
-            table,
-            upstreams,
-            decoys,
-        ));
+        routes.push(route(cx, written, gateway, enforcement, named));
     }
     refuse_same_names(cx, gateway, &routes);
     routes
@@ -82,9 +73,7 @@ fn route(
     route: &Spanned<schema::Route>,
     gateway: &Spanned<Gateway>,
     of_all: Enforcement,
-    table: &LimitTable,
-    upstreams: &Upstreams<'_>,
-    decoys: &Decoys<'_>,
+    named: &Named<'_>,
 ) -> LoweredRoute {
     let defaults = gateway.defaults.as_ref();
     // A route that allows no origin has none of it, whatever the others inherit.
@@ -92,16 +81,19 @@ fn route(
     let matcher = matcher(cx, &route.matches, shared.is_some());
     let upstream = route.upstream.as_ref();
     let upstream = upstream
-        .map(|name| find_upstream(cx, name, upstreams))
+        .map(|name| find_upstream(cx, name, &named.upstreams))
         .transpose();
-    let (on_denied, delay) = on_denied(cx, route, defaults, decoys);
-    let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
-    let (known_matcher, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
-    require_decoy_captures(cx, route, denied, known_matcher);
+    let (on_denied, delay) = named.on_denied(cx, written!(route, defaults, on_denied));
+    let known_matcher = matcher.as_ref().ok();
+    let looks_real = on_denied.as_ref().is_ok_and(OnDenied::looks_real);
+    if let Ok(on_denied) = &on_denied {
+        let span = route.on_denied.span().unwrap_or(route.span);
+        on_denied.require_captures(cx, known_matcher, span);
+    }
     let enforcement = of_all.min(enforcement(route.enforce.as_ref()));
     let (mut limits, mut log) = (Vec::new(), None);
     for (written, own) in used_limits(route, defaults) {
-        let usage = limit_use(cx, table, written, enforcement);
+        let usage = limit_use(cx, &named.table, written, enforcement);
         if let Ok(usage) = &usage {
             let span = if own { written.span } else { route.span };
             require_sources(cx, usage, own, known_matcher, gateway, span);
@@ -124,10 +116,13 @@ fn route(
         cx.error(log, message).help(limits::FEWER_LOG_ENTRIES);
     }
     if let Some(written) = &route.on_denied {
-        require_delayable(cx, written.span, &delay, &limits);
+        Delay::require_delayable(&delay, cx, written.span, &limits);
     }
-    let headers = header_forms(cx, route, defaults, shadows);
-    let of_upstream = upstream.as_ref().ok().and_then(|id| upstreams.get((*id)?));
+    let headers = header_forms(cx, route, defaults, looks_real);
+    let of_upstream = upstream
+        .as_ref()
+        .ok()
+        .and_then(|id| named.upstreams.get((*id)?));
     let timeouts = of_upstream.map(|upstream| upstream.settings.timeouts);
     let bounds = of_upstream.map(|upstream| upstream.bounds);
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
@@ -240,28 +235,6 @@ fn require_sources(
                 }
                 _ => "say under `account` where requests name their account".to_owned(),
             });
-        }
-    }
-}
-
-fn require_decoy_captures(
-    cx: &mut Lowering<'_>,
-    route: &Spanned<schema::Route>,
-    on_denied: Option<&OnDenied>,
-    matcher: Option<&RouteMatcher>,
-) {
-    let (Some(OnDenied::Shadow(shadow)), Some(matcher)) = (on_denied, matcher) else {
-        return;
-    };
-    let span = route.on_denied.span().unwrap_or(route.span);
-    for name in shadow.decoy().captures_used() {
-        if !captures(matcher, &name) {
-            let decoy = shadow.decoy().name();
-            cx.error(
-                span,
-                format!("decoy \"{decoy}\" uses path.{name}, which this route lacks"),
-            )
-            .help(format!("capture it in the route's path as `{{{name}}}`"));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The apps behind the gateway.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub(crate) struct Upstreams<'w> {
     gateway: Span,
     lowered: Vec<Lowered<Upstream>>,
     by_name: HashMap<&'w str, usize>,
+    /// The names that others said.
+    named: RefCell<HashSet<String>>,
 }
 
 impl Upstreams<'_> {
@@ -54,6 +57,7 @@ pub(crate) fn upstreams<'w>(
         gateway: gateway.span,
         lowered,
         by_name: names.zip(0..).collect(),
+        named: RefCell::default(),
     }
 }
 
@@ -61,6 +65,20 @@ impl Upstreams<'_> {
     /// An upstream at this place, if it could be lowered.
     pub(super) fn get(&self, id: UpstreamId) -> Option<&Upstream> {
         self.lowered.get(id.0)?.as_ref().ok()
+    }
+
+    /// Reports those that nothing has named.
+    pub(crate) fn warn_of_unused(
+        &self,
+        cx: &mut Lowering<'_>,
+        written: &[(Spanned<String>, Spanned<schema::Upstream>)],
+    ) {
+        let named = self.named.borrow();
+        for (name, _) in written {
+            if !named.contains(name.as_str()) {
+                cx.warn(name.span, "nothing uses this upstream");
+            }
+        }
     }
 }
 
@@ -70,6 +88,7 @@ pub(crate) fn find_upstream(
     name: &Spanned<String>,
     upstreams: &Upstreams<'_>,
 ) -> Lowered<UpstreamId> {
+    upstreams.named.borrow_mut().insert(name.value.clone());
     let found = upstreams.by_name.get(name.as_str()).copied();
     found.map(UpstreamId).ok_or_else(|| match upstreams.span {
         Some(span) => cx.unknown("upstream", name, Some(span), ""),

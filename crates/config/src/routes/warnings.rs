@@ -6,30 +6,28 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use weir_limit::time::Nanos;
 use weir_limit::{Algorithm, Mode, Quota, WaitForm};
-use weir_middleware::{
-    HeaderForm, LocalResponse, OnDenied as OnDeniedPolicy, Redirect, RequestValues,
-};
+use weir_middleware::{HeaderForm, LocalResponse, Redirect, RequestValues};
 use weir_rules::{
     HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable,
     SpendWhen, ValuePattern,
 };
-use weir_yaml::{Lowering, WordOr};
+use weir_yaml::Lowering;
 
 use super::LoweredRoute;
 use super::machine_clients::warn_of_machine_clients;
-use super::schema::OnDenied;
 use super::upstreams::warn_of_loops;
-use crate::bans::schema::Treatment;
 use crate::gateway::schema::Gateway;
+use crate::named::Named;
 use crate::settings::{Listener, Route};
 
 /// A burst that may have been chosen without a thought of clients that wait whole seconds.
 const SMALL_BURST: u64 = 4;
 
-/// Reports what is doubtful about routes, upstreams and decoys.
+/// Reports what is doubtful about routes, and about what they could refer to by name.
 pub(crate) fn warn_of_routes(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
+    named: &Named<'_>,
     routes: &[LoweredRoute],
     listen: &[Listener],
 ) {
@@ -42,8 +40,7 @@ pub(crate) fn warn_of_routes(
     warn_of_unreachable(cx, routes);
     warn_of_lone_path(cx, gateway, routes);
     warn_of_redirect_loops(cx, routes);
-    unused_upstreams(cx, gateway);
-    unused_decoys(cx, gateway);
+    named.warn_of_unused(cx, gateway);
 }
 
 /// Limits that a route takes from twice for the same thing, which its clients see listed twice.
@@ -120,7 +117,7 @@ fn warn_of_whole_seconds(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     for route in routes {
         let tells_seconds = |settings: &Route| {
             let policy = &settings.policy;
-            matches!(policy.on_denied, OnDeniedPolicy::Reject(_))
+            !policy.on_denied.looks_real()
                 && policy.delay.is_none()
                 && !policy.header_forms.contains(HeaderForm::RetryAfterMs)
         };
@@ -339,68 +336,4 @@ fn match_key(matcher: &RouteMatcher) -> String {
         matcher.path.form(),
         matcher.path_regex.as_ref().map(PathRegex::as_str),
     )
-}
-
-fn unused_upstreams(cx: &mut Lowering<'_>, gateway: &Gateway) {
-    let routes = gateway.routes.iter();
-    let routes = routes.filter_map(|route| Some(route.upstream.as_ref()?.as_str()));
-    let diverted = treatments(gateway).filter_map(|treatment| match treatment {
-        Treatment::Divert(name) => Some(name.as_str()),
-        _ => None,
-    });
-    let used: HashSet<&str> = routes.chain(diverted).collect();
-    for (name, _) in gateway.upstreams() {
-        if !used.contains(name.as_str()) {
-            cx.warn(name.span, "nothing uses this upstream");
-        }
-    }
-}
-
-fn unused_decoys(cx: &mut Lowering<'_>, gateway: &Gateway) {
-    let inherited = gateway
-        .defaults
-        .iter()
-        .filter_map(|defaults| defaults.on_denied.as_ref());
-    let own = gateway
-        .routes
-        .iter()
-        .filter_map(|route| route.on_denied.as_ref());
-    let on_routes = inherited
-        .chain(own)
-        .filter_map(|on_denied| decoy_of(on_denied));
-    let of_the_banned = treatments(gateway).filter_map(|treatment| match treatment {
-        Treatment::Shadow(name) => Some(name.as_str()),
-        _ => None,
-    });
-    let used: HashSet<&str> = on_routes.chain(of_the_banned).collect();
-    for (name, _) in gateway.decoys.iter().flat_map(|decoys| &decoys.value.0) {
-        if !used.contains(name.as_str()) {
-            cx.warn(name.span, "nothing uses this decoy").help(format!(
-                "say `on_denied: {{shadow: {}}}` on a route or a ban",
-                name.value
-            ));
-        }
-    }
-}
-
-/// What the banned and the blocked get.
-fn treatments(gateway: &Gateway) -> impl Iterator<Item = &Treatment> {
-    let bans = gateway.bans.iter().flat_map(|bans| &bans.value.0);
-    let bans = bans.filter_map(|(_, ban)| ban.on_denied.as_ref());
-    let block = gateway
-        .block
-        .iter()
-        .filter_map(|block| block.on_denied.as_ref());
-    bans.chain(block).map(|treatment| &treatment.value)
-}
-
-fn decoy_of(on_denied: &OnDenied) -> Option<&str> {
-    match on_denied {
-        OnDenied::Shadow(name) => Some(name),
-        OnDenied::Reject(_) => None,
-        OnDenied::Delay(delay) => match &delay.value {
-            WordOr::More(delay) => decoy_of(delay.otherwise.as_deref()?),
-            WordOr::Word(_) => None,
-        },
-    }
 }

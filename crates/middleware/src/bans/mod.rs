@@ -19,6 +19,8 @@ use weir_telemetry::{BanMetrics, Bans, Metrics};
 pub use self::begun::{BanCause, BegunBan, KnownBans, StrikeCause};
 pub(super) use self::check::{ActiveBan, BanCheck, TellingDenial};
 pub use self::refused_peers::{RefusedPeer, RefusedPeers};
+#[cfg(feature = "config")]
+pub use self::treatment::TreatmentKeys;
 pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
@@ -66,6 +68,14 @@ pub struct AccessSettings {
     pub blocked: Treatment,
     /// Bans. If several hold, the first decides what the client gets.
     pub bans: Vec<BanPolicy>,
+}
+
+impl AccessSettings {
+    /// What the banned and the blocked get.
+    pub fn treatments(&self) -> impl Iterator<Item = &Treatment> {
+        let of_bans = self.bans.iter().map(|ban| &ban.treatment);
+        of_bans.chain([&self.blocked])
+    }
 }
 
 /// The lists and bans that keep clients out, on every route. Clones share it.

@@ -22,6 +22,8 @@
 
 #[cfg(feature = "gateway")]
 mod call_reply;
+#[cfg(feature = "config")]
+mod config;
 mod counters;
 mod gzip;
 mod latencies;
@@ -57,7 +59,8 @@ use weir_http::request::{BoxedRequest, HttpRequest, give_back};
 use weir_rules::Captures;
 use weir_runtime::loop_time;
 
-pub use self::counters::is_counter;
+#[cfg(feature = "config")]
+pub use self::config::{DecoyKeys, Decoys};
 pub(crate) use self::counters::withhold;
 use self::gzip::GzipHead;
 pub(crate) use self::gzip::GzipHeadReader;

@@ -12,7 +12,7 @@ use weir_telemetry::Disposition;
 
 use super::held::{Held, HeldResponse};
 use super::metered::UploadTime;
-use super::policy::OnDenied;
+use super::on_denied::OnDenied;
 use super::response_context::ResponseContext;
 use super::{LimitedRequest, ResponseState};
 use crate::ClientIdentity;

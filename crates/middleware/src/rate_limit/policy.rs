@@ -13,8 +13,8 @@ use weir_telemetry::{LimitMetrics, Metrics};
 
 use super::delay::Delay;
 use super::header_fields::{HeaderForm, HeaderForms, Label};
-use crate::decoy::Shadow;
-use crate::rejection::{self, Rejection, retry_after};
+use super::on_denied::OnDenied;
+use crate::rejection::{self, retry_after};
 
 /// The limits of one route and how their decisions show. By default there are none, and denials are
 /// honest. `L` is a limit: as the route uses it, or with all that can be prepared at load time.
@@ -73,28 +73,6 @@ impl Default for RoutePolicy {
     }
 }
 
-/// What a denied request gets.
-#[derive(Clone, Debug)]
-pub enum OnDenied {
-    /// An honest answer.
-    Reject(Rejection),
-    /// An invented one.
-    Shadow(Arc<Shadow>),
-}
-
-impl OnDenied {
-    /// Whether the client is to take it for an answer of the app.
-    pub(super) const fn looks_real(&self) -> bool {
-        matches!(self, Self::Shadow(_))
-    }
-}
-
-impl Default for OnDenied {
-    fn default() -> Self {
-        Self::Reject(Rejection::default())
-    }
-}
-
 /// A limit as the route uses it, with all that can be prepared at load time.
 #[derive(Clone)]
 pub struct PreparedLimit {
@@ -123,10 +101,7 @@ impl RoutePolicy {
     }
 
     pub(crate) fn prepare(self, metrics: &Metrics) -> RoutePolicy<PreparedLimit> {
-        let status = match &self.on_denied {
-            OnDenied::Reject(rejection) => rejection.status,
-            OnDenied::Shadow(_) => Rejection::default().status,
-        };
+        let status = self.on_denied.status();
         let prepare = |used: LimitUse| {
             let name = used.limit.name();
             PreparedLimit {
@@ -232,9 +207,7 @@ impl RoutePolicy<PreparedLimit> {
     /// The wait that a denial tells its client, where a limit asks for this one: that, or the seconds
     /// that the route says in its place. A decoy tells none, nor does a denial for good.
     pub(super) fn told_wait(&self, wait: Nanos) -> Option<Nanos> {
-        let OnDenied::Reject(rejection) = &self.on_denied else {
-            return None;
-        };
+        let rejection = self.on_denied.rejection()?;
         let written = rejection.headers.get(RETRY_AFTER);
         let written = written.and_then(|value| value.to_str().ok()?.parse().ok());
         let exact = || (wait != Nanos::NEVER).then_some(wait);

@@ -1,6 +1,5 @@
-//! What may be written of routes, upstreams and decoys.
+//! What may be written of routes and upstreams.
 
-mod denials;
 pub(super) mod steps;
 
 use std::str::FromStr;
@@ -8,7 +7,9 @@ use std::str::FromStr;
 use serde::Deserialize;
 use thiserror::Error;
 use weir_limit::Priority;
-use weir_middleware::{ConcurrencyKeys, HeaderForm, HeaderForms, RequestBounds};
+use weir_middleware::{
+    ConcurrencyKeys, HeaderForm, HeaderForms, OnDeniedKeys, RejectionKeys, RequestBounds,
+};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::{Enforcement, Statuses};
 use weir_yaml::{
@@ -19,7 +20,6 @@ use weir_yaml::{
 use crate::addresses::{DnsServer, ServerUrl};
 use crate::foreign::{Config, Parsed, Word};
 use crate::limits::schema::{LimitUse, StatusList};
-pub(crate) use denials::*;
 use steps::with_step_keys;
 
 with_step_keys! {
@@ -33,7 +33,7 @@ with_step_keys! {
         pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
         /// What a denied request gets on routes that do not say. Type: as of [routes](#routes).
         /// Default: `reject`.
-        pub(crate) on_denied: Option<Spanned<OnDenied>>,
+        pub(crate) on_denied: Option<Spanned<OnDeniedKeys>>,
         /// The [headers](#routes) that tell a client where it stands, on routes that do not say. Type:
         /// form or list of them. Default: `draft`.
         pub(crate) ratelimit_headers: Option<HeaderFormsList>,
@@ -63,14 +63,14 @@ with_step_keys! {
         /// [Where clients are sent](#redirects-and-fixed-responses). Type: URL, or keys.
         pub(crate) redirect: Option<Spanned<WordOr<Redirect>>>,
         /// [What all requests get](#redirects-and-fixed-responses).
-        pub(crate) response: Option<Spanned<Rejection>>,
+        pub(crate) response: Option<Spanned<RejectionKeys>>,
         /// How [the path is rewritten](#rewrites). Default: none.
         pub(crate) rewrite: Option<Spanned<Rewrite>>,
         /// The limits, each a name or keys, below; `[]` for none. `weir check` warns of a route that
         /// forwards requests and has neither its own nor the defaults. Default: the defaults.
         pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
         /// What a denied request gets. Type: below. Default: the defaults.
-        pub(crate) on_denied: Option<Spanned<OnDenied>>,
+        pub(crate) on_denied: Option<Spanned<OnDeniedKeys>>,
         /// The headers that tell a client where it stands; a route that shadow-bans sends none unless
         /// it asks for them here. Type: form or list of them. Default: the defaults.
         pub(crate) ratelimit_headers: Option<HeaderFormsList>,

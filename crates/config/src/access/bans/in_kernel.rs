@@ -1,30 +1,12 @@
 //! Where the kernel may drop connections of the banned and the blocked: only where a connection is
 //! one client's, and its address says who that is.
 
-use weir_middleware::{BanPolicy, Treatment};
+use weir_middleware::{BanPolicy, Treatment, TreatmentKeys};
 use weir_rules::KeySource;
 use weir_yaml::{Lowered, Lowering, Span, Spanned};
 
-use super::schema::{Drop, InKernel, Treatment as Written};
 use crate::gateway::schema::Gateway;
 use crate::settings::Listener;
-
-pub(super) fn is_wanted(written: Option<&Drop>) -> bool {
-    in_kernel(written).is_some()
-}
-
-/// Where `in_kernel: auto` is written, if it is.
-fn in_kernel(written: Option<&Drop>) -> Option<Span> {
-    let written = written?.in_kernel?;
-    (written.value == InKernel::Auto).then_some(written.span)
-}
-
-fn in_kernel_of(on_denied: Option<&Spanned<Written>>) -> Option<Span> {
-    match &on_denied?.value {
-        Written::Drop(written) => in_kernel(written.as_ref()),
-        _ => None,
-    }
-}
 
 /// Leaves the kernel out where a connection is not one client's alone, and warns of it.
 pub(crate) fn keep_to_peers(
@@ -37,7 +19,7 @@ pub(crate) fn keep_to_peers(
     let of_all = of_all(gateway, listening);
     let written = gateway.bans.iter().flat_map(|bans| &bans.value.0);
     for ((_, written), ban) in written.zip(bans) {
-        let (Ok(ban), Some(span)) = (ban, in_kernel_of(written.on_denied.as_ref())) else {
+        let (Ok(ban), Some(span)) = (ban, in_kernel(written.on_denied.as_ref())) else {
             continue;
         };
         if let Some(obstacle) = of_all.as_ref().or(of_ban(ban).as_ref()) {
@@ -47,10 +29,15 @@ pub(crate) fn keep_to_peers(
     }
     let of_block = gateway.block.as_ref();
     let on_denied = of_block.and_then(|block| block.on_denied.as_ref());
-    if let (Ok(blocked), Some(span), Some(obstacle)) = (blocked, in_kernel_of(on_denied), of_all) {
+    if let (Ok(blocked), Some(span), Some(obstacle)) = (blocked, in_kernel(on_denied), of_all) {
         obstacle.warn(cx, span);
         *blocked = Treatment::Drop { in_kernel: false };
     }
+}
+
+/// Where it is written that the kernel may, if it is.
+fn in_kernel(on_denied: Option<&Spanned<TreatmentKeys>>) -> Option<Span> {
+    on_denied?.in_kernel()
 }
 
 /// Why the kernel must not drop connections.

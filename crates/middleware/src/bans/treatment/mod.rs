@@ -1,5 +1,8 @@
 //! The treatment of the banned and the blocked.
 
+#[cfg(feature = "config")]
+mod config;
+
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +21,8 @@ use weir_telemetry::{Bans, Disposition, GaugeGuard};
 use crate::decoy::Decoy;
 use crate::rejection::{self, Rejection};
 use crate::{ResponseBody, UpstreamId};
+#[cfg(feature = "config")]
+pub use config::TreatmentKeys;
 
 /// The status in the log for a request without a response, after nginx.
 const NO_RESPONSE: u16 = 444;
@@ -44,6 +49,21 @@ pub enum Treatment {
 }
 
 impl Treatment {
+    /// What a listener that decides for other proxies cannot do of it, if anything.
+    pub fn beyond_decisions(&self) -> Option<&'static str> {
+        match self {
+            Self::Shadow(_) => Some("send decoys"),
+            Self::Divert(_) => Some("divert"),
+            Self::Drop { .. } => Some("close connections of clients"),
+            Self::Reject(_) | Self::Tarpit(_) => None,
+        }
+    }
+
+    /// Whether the client gets an answer that is invented.
+    pub fn is_invented(&self) -> bool {
+        matches!(self, Self::Shadow(_))
+    }
+
     /// The honest response, if the treatment ends in one.
     fn rejection(&self) -> Rejection {
         match self {

@@ -9,6 +9,9 @@
 //! goes to the next, and so on. Only the last turn goes back to the store, and only if no other
 //! gateway has promised a later one. See `docs/decisions/0017-leases-and-turns.md`.
 
+#[cfg(feature = "config")]
+mod config;
+
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::num::NonZeroU32;
@@ -25,6 +28,8 @@ use weir_limit::{BucketKey, Transaction};
 use weir_store::{DecisionSource, OwedBatch, Store};
 
 use crate::backend::Backend;
+#[cfg(feature = "config")]
+pub(super) use config::DelayKeys;
 
 /// How requests of a route wait for their turn.
 #[derive(Debug)]

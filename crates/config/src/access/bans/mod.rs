@@ -1,9 +1,8 @@
-//! Bans and lists: what may be written of them, and what comes of it.
+//! Bans: what may be written of them, and what comes of it.
 
-mod access_lists;
 mod in_kernel;
 mod obeying_clients;
-pub(super) mod schema;
+pub(crate) mod schema;
 mod silent_waits;
 
 use std::num::NonZeroU32;
@@ -12,23 +11,22 @@ use std::time::Duration;
 
 use http::StatusCode;
 use weir_limit::{Quota, QuotaError};
-use weir_middleware::{BanPolicy, Rejection, Tarpit, Treatment};
+use weir_middleware::{BanPolicy, Treatment};
 use weir_rules::{Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet};
-use weir_yaml::{
-    HumanDuration, Lowered, Lowering, OneOrMany, PositiveDuration, SpanOf, Spanned, all,
-};
+use weir_yaml::{Lowered, Lowering, OneOrMany, SpanOf, Spanned, all};
 
+use crate::gateway::Share;
 use crate::gateway::capabilities::{of_ban, of_blocked, strikes};
 use crate::gateway::lacks_accounts;
 use crate::gateway::schema::Gateway;
 use crate::limits::{LimitTable, enforcement, key_sources, quota_remedy, status_set};
-use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, rejection};
+use crate::named::Named;
+use crate::routes::LoweredRoute;
 
 use obeying_clients::warn_of_obeying_clients;
 use silent_waits::warn_of_silent_wait;
 
-pub(super) use access_lists::{access_list, access_lists};
-pub(crate) use in_kernel::keep_to_peers;
+pub(super) use in_kernel::keep_to_peers;
 
 /// The default for the longest ban where bans grow.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -39,35 +37,20 @@ const DEFAULT_WORKERS: usize = 20;
 /// Bounds what is remembered of one subject.
 const MAX_WORKERS: usize = 1000;
 
-/// How long requests are held by default: longer than most scanners wait.
-const DEFAULT_HOLD: Duration = Duration::from_secs(30);
-
-/// No client waits for longer.
-const LONGEST_HOLD: Duration = Duration::from_secs(3600);
-
-/// How many requests are held by default: each of them keeps a connection.
-const DEFAULT_MOST: NonZeroU32 = NonZeroU32::new(1000).unwrap();
-
 /// All bans; none in the place of one in error.
-pub(crate) fn bans(
+pub(super) fn bans(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,
-    table: &LimitTable,
+    named: &Named<'_>,
     routes: &[LoweredRoute],
-    upstreams: &Upstreams<'_>,
-    decoys: &Decoys<'_>,
 ) -> Vec<Lowered<BanPolicy>> {
+    let table = &named.table;
     let of_all = enforcement(gateway.enforce.as_ref());
     let refill = longest_refill(routes);
     let bans = gateway.bans.iter().flat_map(|bans| &bans.value.0);
     bans.map(|(name, written)| {
-        let treatment = treatment(
-            cx,
-            written.on_denied.as_ref(),
-            StatusCode::TOO_MANY_REQUESTS,
-            upstreams,
-            decoys,
-        );
+        let on_denied = written.on_denied.as_ref();
+        let treatment = named.treatment(cx, on_denied, StatusCode::TOO_MANY_REQUESTS);
         let per = key_sources(cx, &written.per, name.span, table.ipv6_prefix);
         require_subjects(
             cx,
@@ -302,77 +285,8 @@ fn longest_refill(routes: &[LoweredRoute]) -> Duration {
     longest.unwrap_or_default().into()
 }
 
-/// What banned or blocked clients get: by default an honest response of this status.
-pub(crate) fn treatment(
-    cx: &mut Lowering<'_>,
-    written: Option<&Spanned<schema::Treatment>>,
-    status: StatusCode,
-    upstreams: &Upstreams<'_>,
-    decoys: &Decoys<'_>,
-) -> Lowered<Treatment> {
-    let honest = Rejection {
-        status,
-        ..Rejection::default()
-    };
-    let Some(written) = written else {
-        return Ok(Treatment::Reject(honest));
-    };
-    match &written.value {
-        schema::Treatment::Reject(None) => Ok(Treatment::Reject(honest)),
-        schema::Treatment::Reject(Some(written)) => {
-            rejection(cx, written, status).map(Treatment::Reject)
-        }
-        schema::Treatment::Shadow(name) => shadow_everywhere(cx, name, decoys),
-        schema::Treatment::Divert(name) => {
-            find_upstream(cx, name, upstreams).map(Treatment::Divert)
-        }
-        schema::Treatment::Tarpit(written) => Ok(Treatment::Tarpit(Tarpit {
-            hold: hold(cx, written.as_ref().and_then(|tarpit| tarpit.hold))?,
-            most: written
-                .as_ref()
-                .and_then(|tarpit| tarpit.most)
-                .map_or(DEFAULT_MOST, |most| most.value),
-            rejection: honest,
-        })),
-        schema::Treatment::Drop(written) => Ok(Treatment::Drop {
-            in_kernel: in_kernel::is_wanted(written.as_ref()),
-        }),
-    }
-}
-
-/// A decoy for requests of any route, of which none need capture what it uses.
-fn shadow_everywhere(
-    cx: &mut Lowering<'_>,
-    name: &Spanned<String>,
-    decoys: &Decoys<'_>,
-) -> Lowered<Treatment> {
-    let decoy = find_decoy(cx, name, decoys)?;
-    for used in decoy.captures_used() {
-        let message = format!(
-            "decoy \"{}\" uses path.{used}, which few routes capture",
-            name.value
-        );
-        cx.error(name.span, message)
-            .help("choose one without captured segments, as the banned get it on every route");
-    }
-    Ok(Treatment::Shadow(decoy))
-}
-
-fn hold(cx: &mut Lowering<'_>, written: Option<Spanned<PositiveDuration>>) -> Lowered<Duration> {
-    let Some(written) = written else {
-        return Ok(DEFAULT_HOLD);
-    };
-    let hold = written.value.0;
-    if hold > LONGEST_HOLD {
-        let message = format!("no client waits for {}", HumanDuration(hold));
-        cx.error(written.span, message)
-            .help("a request is held for 1h at most");
-    }
-    Ok(hold)
-}
-
 /// Reports what of bans and lists a listener that decides cannot do.
-pub(crate) fn warn_of_undecided(
+pub(super) fn warn_of_undecided(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
     bans: &[Lowered<BanPolicy>],
@@ -396,4 +310,29 @@ pub(crate) fn warn_of_undecided(
     if let (Some(on_denied), Ok(blocked)) = (on_denied, blocked) {
         of_blocked(blocked).warn(cx, on_denied.span);
     }
+}
+
+/// The first ban per a value that is known by its hash, as errors call it.
+pub(super) fn hashed(bans: &[Lowered<BanPolicy>]) -> Option<String> {
+    let mut bans = bans.iter().flatten().map(|ban| &ban.ban);
+    let ban = bans.find(|ban| ban.per().iter().any(KeySource::is_hashed))?;
+    Some(format!("ban \"{}\" is per", ban.name()))
+}
+
+/// The bans that are enforced on a part of those whom they know by their hash.
+pub(super) fn shares<'b>(
+    gateway: &'b Gateway,
+    bans: &'b [Lowered<BanPolicy>],
+) -> impl Iterator<Item = Share> {
+    let hashed = |ban: &&BanPolicy| ban.ban.per().iter().any(KeySource::is_hashed);
+    bans.iter().flatten().filter(hashed).filter_map(|policy| {
+        let name = policy.ban.name();
+        let mut written = gateway.bans.iter().flat_map(|bans| &bans.value.0);
+        let (written, _) = written.find(|(written, _)| *written.value == **name)?;
+        Some(Share {
+            span: written.span,
+            of: format!("ban \"{name}\""),
+            enforcement: policy.enforcement,
+        })
+    })
 }

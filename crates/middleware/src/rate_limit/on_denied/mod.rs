@@ -1,0 +1,49 @@
+//! What becomes of a request that a limit denies.
+
+#[cfg(feature = "config")]
+mod config;
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use crate::Rejection;
+use crate::decoy::Shadow;
+#[cfg(feature = "config")]
+pub use config::OnDeniedKeys;
+
+/// What a denied request gets.
+#[derive(Clone, Debug)]
+pub enum OnDenied {
+    /// An honest answer.
+    Reject(Rejection),
+    /// An invented one.
+    Shadow(Arc<Shadow>),
+}
+
+impl OnDenied {
+    /// The honest answer, if it is one.
+    pub fn rejection(&self) -> Option<&Rejection> {
+        match self {
+            Self::Reject(rejection) => Some(rejection),
+            Self::Shadow(_) => None,
+        }
+    }
+
+    /// Whether the client is to take it for an answer of the app.
+    pub const fn looks_real(&self) -> bool {
+        matches!(self, Self::Shadow(_))
+    }
+
+    /// The status of an honest answer.
+    pub(super) fn status(&self) -> StatusCode {
+        let rejection = self.rejection();
+        rejection.map_or(Rejection::default().status, |rejection| rejection.status)
+    }
+}
+
+impl Default for OnDenied {
+    fn default() -> Self {
+        Self::Reject(Rejection::default())
+    }
+}
