@@ -16,7 +16,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tower::Service;
-use weir_config::OtlpSettings;
+use weir_config::gateway::process::otlp::OtlpSettings;
 use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings};
 
 use weir_telemetry::{Metrics, Tracer, TracerSettings, UpstreamFailed};

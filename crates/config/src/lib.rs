@@ -1,10 +1,11 @@
 //! The configuration: YAML files in, settings of the other modules out, or every error at once.
 //!
 //! [`load()`] reads `gateway.yaml` and the two files of its limits folder. There is a folder for
-//! limits, for routes, for bans and for the gateway as a whole. What may be written is in the
-//! `schema` of each, plain types without logic; what runs is in [`Settings`]; the rest of a folder
-//! leads from the one to the other, with what `weir-yaml` provides, and never stops at the first
-//! error.
+//! limits, for routes, for who is kept out, and for the gateway as a whole. What may be written is in
+//! the `schema` of each, plain types without logic; what runs is in [`Settings`]; the rest of a
+//! folder leads from the one to the other, with what `weir-yaml` provides, and never stops at the
+//! first error. A feature has all three beside its code, in `config.rs`, or here in one file of its
+//! name.
 
 #![forbid(unsafe_code)]
 
@@ -14,11 +15,12 @@ mod admin_address;
 mod certificates;
 mod defaults;
 mod foreign;
-mod gateway;
+pub mod gateway;
 mod limits;
 mod load;
 mod named;
 mod routes;
+mod secret;
 mod settings;
 mod shown;
 #[cfg(any(test, feature = "testing"))]
@@ -29,6 +31,8 @@ mod until;
 
 pub use admin_address::admin_address;
 pub use defaults::FileSchemas;
+pub use gateway::listen::Listener;
+pub use gateway::process::{ProcessSettings, RedisStore, StoreSettings};
 pub use limits::OverrideCheck;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub use load::fuzz_configuration;

@@ -1,39 +1,35 @@
 //! A configuration that was found fit: what the rest of the gateway is built from.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Uri};
+use http::HeaderName;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Prefetch, Priority, Quota};
 use weir_middleware::{
-    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, OverloadSettings, Redirect,
+    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, OverloadSettings,
     RequestBounds, ResponseSteps, RouteAction, RoutePolicy, UpstreamId,
 };
-use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
-use weir_redis::RedisSettings;
+use weir_proxy::{RequestBuffering, Timeouts, UpstreamSettings};
 use weir_rules::{
-    AccountRules, ClientRules, HashKey, HostPattern, Limit, LimitUse, Override, RemoteKeys,
-    RouteMatcher, RouteTable, SecretHash, SubjectHash,
+    AccountRules, ClientRules, HashKey, HostPattern, Limit, LimitUse, Override, RouteMatcher,
+    RouteTable, SecretHash, SubjectHash,
 };
-use weir_server::{AltService, Certificates, HttpSettings};
-use weir_store::{ClockSource, GuardSettings, MemorySettings};
-use weir_telemetry::LogSettings;
 use weir_yaml::{Diagnostics, HumanDuration};
+
+use crate::gateway::account::jwt::Jwks;
+use crate::gateway::listen::Listener;
+use crate::gateway::process::ProcessSettings;
+use crate::limits::prefetch::PrefetchRule;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-
-/// The hundredths of a percent in one.
-const ONE: u64 = 10_000;
 
 /// Fewer bytes could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
@@ -128,202 +124,6 @@ pub struct Settings {
     pub loaded_at: Timestamp,
     /// What is doubtful about the configuration.
     pub warnings: Diagnostics,
-}
-
-/// Where requests are taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
-    /// The address.
-    pub address: SocketAddr,
-    /// What it shows to its clients if it speaks TLS, from files.
-    pub certificates: Option<Certificates>,
-    /// What it shows as well, once it is obtained; only if it speaks TLS.
-    pub acme: Vec<AcmeCertificate>,
-    /// The networks of peers that must say by the PROXY protocol from whom a connection is.
-    pub proxy_protocol: Option<Vec<IpNet>>,
-    /// Where requests are sent that did not come by HTTPS; none if they are served.
-    pub redirect_to_https: Option<Redirect>,
-    /// What clients are told of HTTP/3; none where they have never heard of it.
-    pub alt_service: Option<AltService>,
-    /// The networks of the proxies for whose requests it decides; none if it forwards requests.
-    pub decides_for: Option<Vec<IpNet>>,
-}
-
-impl Listener {
-    /// Whether it has sockets for UDP beside those for TCP.
-    pub fn listens_by_udp(&self) -> bool {
-        matches!(self.alt_service, Some(AltService::Announced { .. }))
-    }
-
-    /// Whether clients connect to it themselves.
-    pub fn takes_clients(&self) -> bool {
-        self.proxy_protocol.is_none() && self.decides_for.is_none()
-    }
-}
-
-impl fmt::Display for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tls = self.certificates.as_ref().map_or("", |_| " with TLS");
-        let proxied = self.proxy_protocol.as_ref();
-        let proxied = proxied.map_or("", |_| " with the PROXY protocol");
-        let redirect = self.redirect_to_https.as_ref();
-        let redirect = redirect.map_or("", |_| " redirecting to HTTPS");
-        let decides = self.decides_for.as_ref().map_or("", |_| " for decisions");
-        let by_udp = match self.alt_service {
-            Some(AltService::Announced { .. }) => " with HTTP/3",
-            Some(AltService::Withdrawn) => " without HTTP/3",
-            None => "",
-        };
-        let address = self.address;
-        write!(f, "{address}{tls}{proxied}{redirect}{by_udp}{decides}")
-    }
-}
-
-/// A certificate that is obtained by ACME.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcmeCertificate {
-    /// The name that it is for.
-    pub domain: String,
-    /// From whom, and how.
-    pub settings: Arc<AcmeSettings>,
-}
-
-/// How certificates are obtained by ACME.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcmeSettings {
-    /// The URL of the server's directory.
-    pub directory: Uri,
-    /// How the server shows that it is the right one.
-    pub tls: UpstreamTls,
-    /// Whom the server may write to.
-    pub email: Option<String>,
-    /// The account that there is already, which the ACME account is bound to.
-    pub external_account: Option<ExternalAccount>,
-    /// The folder in which accounts and certificates are kept.
-    pub cache: PathBuf,
-    /// The challenges that can be answered, of which each attempt takes the next.
-    pub challenges: Vec<AcmeChallenge>,
-}
-
-/// How an ACME server sees that the gateway serves a domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AcmeChallenge {
-    /// By a handshake on port 443.
-    TlsAlpn01,
-    /// By a request on port 80.
-    Http01,
-}
-
-/// Its name, as it is configured.
-impl fmt::Display for AcmeChallenge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TlsAlpn01 => "tls-alpn-01",
-            Self::Http01 => "http-01",
-        })
-    }
-}
-
-/// An account at a certificate authority (RFC 8555, section 7.3.4).
-#[derive(Clone, PartialEq, Eq)]
-pub struct ExternalAccount {
-    /// Its name.
-    pub key_id: String,
-    /// The key that it is shown to be one's own with.
-    pub hmac_key: Vec<u8>,
-}
-
-/// The key is secret.
-impl fmt::Debug for ExternalAccount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ExternalAccount")
-            .field(&self.key_id)
-            .finish()
-    }
-}
-
-/// A key set that is fetched, and the place for its keys.
-#[derive(Clone, Debug)]
-pub struct Jwks {
-    /// How it is fetched.
-    pub settings: JwksSettings,
-    /// Where its keys are looked for.
-    pub keys: RemoteKeys,
-}
-
-/// How a key set is fetched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JwksSettings {
-    /// Where it is.
-    pub url: Uri,
-    /// The server of the URL.
-    pub server: Server,
-    /// How long to wait before the next fetch if the response does not say.
-    pub refresh: Duration,
-    /// How old keys may become if they cannot be fetched again.
-    pub max_stale: Duration,
-}
-
-/// What a process keeps until it ends. When a reload brings other values, they need a restart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessSettings {
-    /// Where the admin listener is.
-    pub admin: Option<SocketAddr>,
-    /// Where overrides by the admin API are kept; none where they are in Redis, or there is no
-    /// admin listener.
-    pub overrides_file: Option<PathBuf>,
-    /// The number of threads.
-    pub workers: NonZeroUsize,
-    /// What clients' connections may do. Without `max_connections`, the limit of file descriptors
-    /// says how many there may be.
-    pub connections: HttpSettings,
-    /// What remembers buckets.
-    pub store: StoreSettings,
-    /// What is logged, and how.
-    pub log: LogSettings,
-    /// Where traces and metrics are sent, if they are.
-    pub otlp: Option<OtlpSettings>,
-}
-
-/// Where traces and metrics are sent by OTLP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtlpSettings {
-    /// The URL of the collector, without the path of a signal.
-    pub endpoint: String,
-    /// The server of the URL.
-    pub server: Server,
-    /// Headers of each request to it.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// How many of a million traces that begin here are sampled.
-    pub sample: u32,
-    /// The name of the service in traces and metrics.
-    pub service_name: String,
-    /// How often metrics are sent.
-    pub interval: Duration,
-}
-
-/// What remembers buckets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreSettings {
-    /// The process itself.
-    Memory(MemorySettings),
-    /// Servers of Redis.
-    Redis(Box<RedisStore>),
-}
-
-/// A Redis, and what happens without it.
-#[derive(Clone, Debug)]
-pub struct RedisStore {
-    /// Where it is.
-    pub redis: RedisSettings,
-    /// Whose time decisions are taken in.
-    pub clock: ClockSource,
-    /// How long it may take, and what happens when it takes longer.
-    pub guard: GuardSettings,
-    /// The memory store that stands in for it with `on_failure: local`.
-    pub local: MemorySettings,
-    /// Whether gateways tell each other how they do.
-    pub has_fleet: bool,
 }
 
 /// An upstream.
@@ -430,49 +230,6 @@ pub struct OverrideRules {
     pub(super) prefetch: Option<PrefetchRule>,
 }
 
-/// What is said of units that are taken ahead, from which each quota of a limit gets its own
-/// number.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PrefetchRule {
-    pub(super) units: PrefetchUnits,
-    pub(super) max_age: Duration,
-}
-
-/// How many units a gateway may hold.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum PrefetchUnits {
-    /// Hundredths of a percent of the burst.
-    Share(u64),
-    Number(u64),
-}
-
-impl PrefetchRule {
-    /// The quota with its units. An override of so small a burst that they are too few is counted
-    /// without.
-    pub(super) fn apply(self, quota: Quota) -> Quota {
-        let burst = quota.burst().get();
-        let units = self.units.of(burst);
-        let units = units.min(PrefetchUnits::GREATEST.of(burst));
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        quota.with_prefetch(Prefetch::new(units, self.max_age))
-    }
-}
-
-impl PrefetchUnits {
-    /// The share of the burst that a gateway may hold at most.
-    pub(super) const GREATEST: Self = Self::Share(ONE / 2);
-
-    pub(super) fn of(self, burst: u64) -> u64 {
-        match self {
-            Self::Number(units) => units,
-            Self::Share(share) => {
-                let units = u128::from(burst) * u128::from(share) / u128::from(ONE);
-                u64::try_from(units).unwrap_or(u64::MAX)
-            }
-        }
-    }
-}
-
 impl Settings {
     /// The upstream of a route or of a ban.
     pub fn upstream(&self, id: UpstreamId) -> Option<&Arc<Upstream>> {
@@ -550,26 +307,6 @@ pub fn prefetched_units(limit: &Limit) -> Option<u64> {
     let units = quotas.filter_map(|quota| quota.prefetch());
     units.map(Prefetch::units).max()
 }
-
-impl StoreSettings {
-    /// Whether several gateways share the buckets.
-    pub const fn is_shared(&self) -> bool {
-        matches!(self, Self::Redis(_))
-    }
-}
-
-/// The same Redis, reached with the same secrets, under the same guard.
-impl PartialEq for RedisStore {
-    fn eq(&self, other: &Self) -> bool {
-        self.redis.is_same_as(&other.redis)
-            && self.clock == other.clock
-            && self.guard == other.guard
-            && self.local == other.local
-            && self.has_fleet == other.has_fleet
-    }
-}
-
-impl Eq for RedisStore {}
 
 /// What an operator has to show to see buckets, and, unless it is for reading only, to change them.
 ///

@@ -10,7 +10,7 @@ use instant_acme::AccountCredentials;
 use serde::{Deserialize, Serialize};
 use weir_server::{CertificateError, Chain, Identity, PrivateKey};
 
-use weir_config::AcmeSettings;
+use weir_config::gateway::listen::acme::AcmeSettings;
 
 const ACCOUNT: &str = "account.json";
 

@@ -19,7 +19,7 @@ use thiserror::Error;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tower::Service;
-use weir_config::{AcmeChallenge, AcmeSettings};
+use weir_config::gateway::listen::acme::{AcmeChallenge, AcmeSettings};
 use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings, UpstreamTls};
 use weir_server::{CertificateError, Challenge, ChallengeError, ChallengeGuard, Challenges};
 use weir_telemetry::UpstreamFailed;

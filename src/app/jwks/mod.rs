@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tower::Service;
-use weir_config::{Jwks, JwksSettings};
+use weir_config::gateway::account::jwt::{Jwks, JwksSettings};
 use weir_http::list;
 use weir_proxy::{Proxy, Upstream, UpstreamSettings};
 use weir_rules::{JwtError, JwtKeys, RemoteKeys};

@@ -11,10 +11,10 @@ use weir_rules::AccessLists;
 use weir_yaml::{Lowered, Lowering, Spanned, all};
 
 use crate::gateway::Share;
+use crate::gateway::listen::Listener;
 use crate::gateway::schema::Gateway;
 use crate::named::Named;
 use crate::routes::LoweredRoute;
-use crate::settings::Listener;
 
 pub(crate) use lists::access_list;
 

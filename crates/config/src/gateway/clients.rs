@@ -1,37 +1,20 @@
-//! How clients are identified: by address and by account.
+//! How clients are identified.
 
-use std::time::Duration;
+use http::HeaderName;
+use http::header::FORWARDED;
+use weir_rules::{AddressHeader, ClientRules, Nat64Prefixes};
+use weir_yaml::{Lowered, Lowering, Spanned, WordOr, all};
 
-use http::header::{AUTHORIZATION, FORWARDED};
-use http::uri::Scheme;
-use http::{HeaderName, Uri};
-use weir_proxy::{Server, TlsSettings, UpstreamTls};
-use weir_rules::{
-    AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, ClientRules, HashKey,
-    Jwt, JwtAlgorithm, JwtKeys, Nat64Prefixes, RemoteKeys, TokenKeys,
-};
-use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr, all};
-
-use super::schema::{self, ClientAddress, Gateway, LogAccount};
-use super::secrets::secret;
+use super::account::AccountSourceKeys;
+use super::process::LogAccount;
+use super::schema::{ClientAddress, Gateway};
 use crate::addresses::Network;
-use crate::certificates::authorities;
-use crate::settings::{Jwks, JwksSettings};
 
 /// The header of ids where no other is named.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// By default an IPv6 client is identified by its /64, the least that one subscriber has.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
-
-/// The default for how far clocks of issuers may be off.
-const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
-
-/// How often keys are fetched if the response does not say how long it is fresh.
-const DEFAULT_REFRESH: Duration = Duration::from_secs(10 * 60);
-
-/// How old keys may become while they cannot be fetched.
-const DEFAULT_MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn client_rules(
     cx: &Lowering<'_>,
@@ -186,44 +169,6 @@ pub(super) fn ipv6_prefix(cx: &mut Lowering<'_>, written: Option<&ClientAddress>
     DEFAULT_IPV6_PREFIX
 }
 
-/// Key sets that are to be fetched are added to `jwks`.
-pub(super) fn account_rules(
-    cx: &mut Lowering<'_>,
-    jwks: &mut Vec<Jwks>,
-    written: Option<&[Spanned<schema::AccountSource>]>,
-    key: &Lowered<HashKey>,
-    keeps_names: bool,
-) -> Lowered<AccountRules> {
-    let sources = written.unwrap_or_default().iter();
-    let sources = all(sources.map(|source| account_source(cx, jwks, source)));
-    Ok(AccountRules {
-        sources: sources?,
-        key: key.clone()?,
-        wildcards: AccountWildcards::default(),
-        keeps_names,
-    })
-}
-
-fn account_source(
-    cx: &mut Lowering<'_>,
-    jwks: &mut Vec<Jwks>,
-    source: &Spanned<schema::AccountSource>,
-) -> Lowered<AccountSource> {
-    match &source.value {
-        schema::AccountSource::Header(name) => Ok(AccountSource::Header(name.0.clone())),
-        schema::AccountSource::Bearer(_) => Ok(AccountSource::Bearer),
-        schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
-        schema::AccountSource::Certificate(field) => Ok(AccountSource::Certificate(field.0)),
-        schema::AccountSource::Basic(written) => {
-            let text = cx.read_file(&written.file, written.file.span)?;
-            let users = BasicAuth::from_htpasswd(&text);
-            let users = users.map_err(|error| format!("{}: {error}", written.file.value));
-            cx.ok(written.file.span, users).map(AccountSource::Basic)
-        }
-        schema::AccountSource::Jwt(written) => jwt(cx, jwks, written).map(AccountSource::Jwt),
-    }
-}
-
 /// Whether nothing says where requests name their account; not even something in error.
 pub(crate) fn lacks_accounts(cx: &Lowering<'_>, gateway: &Spanned<Gateway>) -> bool {
     match &gateway.account {
@@ -250,137 +195,10 @@ pub(super) fn refuse_unasked_certificates(cx: &mut Lowering<'_>, gateway: &Spann
         return;
     }
     for source in gateway.account.iter().flat_map(|sources| &sources.value) {
-        if let schema::AccountSource::Certificate(_) = source.value {
+        if let AccountSourceKeys::Certificate(_) = source.value {
             cx.error(source.span, "no listener asks clients for certificates")
                 .help("add `client_auth: {ca: PATH}` to a listener with `tls`");
         }
-    }
-}
-
-fn jwt(cx: &mut Lowering<'_>, jwks: &mut Vec<Jwks>, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
-    let keys = jwt_keys(cx, jwks, jwt);
-    let algorithms = jwt_algorithms(cx, jwt);
-    let header = jwt.header.as_ref().map(|name| name.0.clone());
-    Ok(Jwt::new(
-        jwt.claim.clone().unwrap_or_else(|| "sub".to_owned()),
-        keys?,
-        algorithms?,
-        jwt.issuer.clone(),
-        jwt.audience.clone(),
-        header.unwrap_or(AUTHORIZATION),
-        jwt.leeway.map_or(DEFAULT_LEEWAY, |leeway| leeway.0),
-    ))
-}
-
-fn jwt_keys(
-    cx: &mut Lowering<'_>,
-    jwks: &mut Vec<Jwks>,
-    jwt: &Spanned<schema::Jwt>,
-) -> Lowered<TokenKeys> {
-    match (&jwt.secret, &jwt.jwks) {
-        (Some(written), None) => {
-            let text = secret(cx, written, written.span)?;
-            let keys = cx.ok(written.span, JwtKeys::secret(text.as_bytes()))?;
-            Ok(keys.into())
-        }
-        (None, Some(written)) => match &written.value {
-            WordOr::Word(path) if !path.contains("://") => {
-                let json = cx.read_file(path, written.span)?;
-                let keys = cx.ok(written.span, JwtKeys::jwks(&json))?;
-                Ok(keys.into())
-            }
-            WordOr::Word(url) => {
-                let settings = fetched(cx, url, written.span, TlsSettings::default())?;
-                Ok(add(jwks, settings))
-            }
-            WordOr::More(more) => {
-                let settings = fetched_with(cx, more)?;
-                Ok(add(jwks, settings))
-            }
-        },
-        _ => Err(cx.lacking(
-            jwt.span,
-            &["secret", "jwks"],
-            "a token is verified by exactly one of `secret` and `jwks`",
-            "say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`",
-        )),
-    }
-}
-
-fn add(jwks: &mut Vec<Jwks>, settings: JwksSettings) -> TokenKeys {
-    let keys = RemoteKeys::new();
-    jwks.push(Jwks {
-        settings,
-        keys: keys.clone(),
-    });
-    keys.into()
-}
-
-/// A key set that is fetched, with what is said of it beside its URL.
-fn fetched_with(cx: &mut Lowering<'_>, written: &schema::Jwks) -> Lowered<JwksSettings> {
-    let authorities = written.ca.as_ref().map(|file| authorities(cx, file));
-    let tls = TlsSettings {
-        authorities: authorities.transpose()?,
-        ..TlsSettings::default()
-    };
-    let settings = fetched(cx, &written.url, written.url.span, tls)?;
-    Ok(JwksSettings {
-        refresh: written.refresh.map_or(settings.refresh, |time| time.0),
-        max_stale: written.max_stale.map_or(settings.max_stale, |time| time.0),
-        ..settings
-    })
-}
-
-/// A key set at this URL.
-fn fetched(
-    cx: &mut Lowering<'_>,
-    url: &str,
-    span: Span,
-    tls: TlsSettings,
-) -> Lowered<JwksSettings> {
-    let uri = url
-        .parse::<Uri>()
-        .ok()
-        .filter(|uri| uri.scheme() == Some(&Scheme::HTTPS));
-    let authority = uri.as_ref().and_then(Uri::authority);
-    let server = authority.map(|authority| format!("https://{authority}").parse::<Server>());
-    let (Some(uri), Some(server)) = (uri, server) else {
-        let message = format!("`{url}` is not a URL of keys: it begins with https://");
-        let error = cx.error(span, message);
-        return Err(error.help("keys that come unencrypted can be forged on their way"));
-    };
-    let server = cx.ok(span, server)?;
-    let tls = UpstreamTls::new(tls).map_err(|error| format!("TLS to {url} {error}"));
-    Ok(JwksSettings {
-        server: server.with_tls(&cx.ok(span, tls)?),
-        url: uri,
-        refresh: DEFAULT_REFRESH,
-        max_stale: DEFAULT_MAX_STALE,
-    })
-}
-
-/// The allowed algorithms; those that fit the kind of key when none are named.
-fn jwt_algorithms(cx: &mut Lowering<'_>, jwt: &schema::Jwt) -> Lowered<Vec<JwtAlgorithm>> {
-    let Some(written) = &jwt.algorithms else {
-        return Ok(default_algorithms(jwt.secret.is_some()));
-    };
-    let written = cx.filled(
-        written,
-        "no algorithm is allowed, so no token is",
-        "name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out",
-    )?;
-    Ok(written.iter().map(|name| name.0).collect())
-}
-
-fn default_algorithms(secret: bool) -> Vec<JwtAlgorithm> {
-    if secret {
-        vec![JwtAlgorithm::Hs256]
-    } else {
-        vec![
-            JwtAlgorithm::Rs256,
-            JwtAlgorithm::Es256,
-            JwtAlgorithm::EdDsa,
-        ]
     }
 }
 
@@ -437,7 +255,7 @@ fn logged_secrets(cx: &mut Lowering<'_>, gateway: &Gateway) {
     for source in gateway.account.iter().flat_map(|sources| &sources.value) {
         if matches!(
             source.value,
-            schema::AccountSource::Bearer(_) | schema::AccountSource::Cookie(_)
+            AccountSourceKeys::Bearer(_) | AccountSourceKeys::Cookie(_)
         ) {
             cx.warn(source.span, "the log shows this secret to all who read it")
                 .help("leave out `log.account: plain`, or name accounts by something else");

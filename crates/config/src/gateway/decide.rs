@@ -8,10 +8,10 @@ use weir_server::Certificates;
 use weir_yaml::{Lowered, Lowering};
 
 use super::capabilities::{account, denial, limit};
-use super::listen::{plain, tls_certificates};
-use super::schema::{Decide, Gateway};
+use super::listen::listener::Decide;
+use super::listen::{Listener, plain, tls_certificates};
+use super::schema::Gateway;
 use crate::routes::LoweredRoute;
-use crate::settings::Listener;
 
 /// The listener for other proxies, if there is one.
 pub(super) fn decide(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<Listener>> {

@@ -3,8 +3,9 @@
 use weir_middleware::{Hsts, Redirect, RequestTemplate};
 use weir_yaml::{Lowered, Lowering, SpanOf, WordOr};
 
-use super::schema::{self, Gateway};
-use crate::settings::Listener;
+use super::listen::Listener;
+use super::listen::listener::ListenerKeys;
+use super::schema::Gateway;
 
 /// The method and the body of a request stay as they are, and browsers remember it.
 const PERMANENT: u16 = 308;
@@ -12,7 +13,7 @@ const PERMANENT: u16 = 308;
 /// Where a listener redirects requests that did not come by HTTPS, if it does.
 pub(super) fn redirect_to_https(
     cx: &mut Lowering<'_>,
-    listener: &schema::Listener,
+    listener: &ListenerKeys,
 ) -> Lowered<Option<Redirect>> {
     let Some(written) = &listener.redirect_to_https else {
         return Ok(None);

@@ -1,63 +1,48 @@
 //! `gateway.yaml` as a whole, and what is there once: listeners, clients, the store and logs.
 
-mod acme;
+pub mod account;
 pub(crate) mod capabilities;
 mod clients;
 mod decide;
 mod drawn_shares;
-mod envoy;
+pub(crate) mod envoy;
 mod https;
-mod listen;
+pub mod listen;
+pub mod process;
+mod response_steps;
 pub(super) mod schema;
 mod secrets;
-mod store;
-mod telemetry;
 
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::available_parallelism;
-
-use rustix::fs::{Access, access};
 
 use super::access::Access;
-use super::limits::{WrittenLimits, enforcement, limits, warn_of_limits, warn_of_prefetch};
+use super::limits::{WrittenLimits, limits, warn_of_limits};
 use super::named::Named;
 use super::routes::{
-    LoweredRoute, client_priorities, drawn_shares, limits_of_routes, routes, upstreams,
+    LoweredRoute, client_priorities, drawn_shares, limits_of_routes, overload, routes, upstreams,
     warn_of_routes,
 };
-use super::settings::{DEFAULT_GRACE, EnvoyService, ProcessSettings, Settings};
+use super::settings::{DEFAULT_GRACE, EnvoyService, Settings};
 use super::until::now;
+use account::account_rules;
 pub(crate) use clients::lacks_accounts;
 use clients::{
-    account_rules, client_rules, ipv6_prefix, nat64_prefixes, refuse_unasked_certificates,
-    request_id, warn_of_clients,
+    client_rules, ipv6_prefix, nat64_prefixes, refuse_unasked_certificates, request_id,
+    warn_of_clients,
 };
 use decide::{decide, warn_of_decisions};
 pub(crate) use drawn_shares::Share;
 use drawn_shares::warn_of_drawn_shares;
-pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
 use envoy::{envoy, limits_of_descriptors};
-use https::{hsts, warn_of_redirects};
+use https::warn_of_redirects;
 use listen::{admin_dashboard, admin_hosts, listen, warn_of_open_admin};
-pub(crate) use secrets::secret;
+use process::{LogAccount, process};
+use response_steps::response_steps;
 use secrets::{admin_tokens, hash_key, require_key};
-use store::store;
-use telemetry::otlp;
 
-use schema::{Gateway, Log, Workers};
-use weir_middleware::{ErrorPages, ResponseSteps};
+use schema::Gateway;
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
-use weir_telemetry::LogSettings;
 use weir_yaml::{Diagnostics, Lowered, Lowering, Spanned, all};
-
-/// Where overrides by the admin API are kept, unless told otherwise: not in the folder of limits,
-/// whose files are the operator's own.
-const DEFAULT_OVERRIDES_FILE: &str = "admin-overrides.json";
-
-/// Each worker is a thread with its own connections; more than this is surely a mistake.
-const MAX_WORKERS: usize = 1024;
 
 /// The files of a configuration, read but not yet understood.
 pub(super) struct ParsedFiles {
@@ -91,7 +76,7 @@ pub(crate) fn settings(
         &mut jwks,
         gateway.account.as_ref().map(|account| account.as_slice()),
         &key,
-        log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
+        log.and_then(|log| log.account) == Some(LogAccount::Plain),
     );
     refuse_unasked_certificates(cx, gateway);
     let request_id = request_id(cx, gateway);
@@ -105,13 +90,10 @@ pub(crate) fn settings(
     let named = Named::read(cx, gateway, table, upstreams);
     let table = &named.table;
     let routes = routes(cx, gateway, &named);
-    let envoy = envoy(cx, gateway, table);
+    let envoy = envoy(cx, gateway, table, &routes);
     let mut access = Access::read(cx, gateway, &named, &routes);
     let priorities = client_priorities(cx, gateway, table);
-    let of_all = enforcement(gateway.enforce.as_ref());
-    let overload = gateway.overload.as_ref();
-    let overload = overload.map(|keys| keys.lower(cx, of_all)).transpose();
-    let error_pages = ErrorPages::read(cx, gateway.errors.as_ref());
+    let overload = overload(cx, gateway);
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let of_descriptors = envoy.as_ref().ok().and_then(Option::as_ref);
     let of_descriptors = of_descriptors.into_iter().flat_map(EnvoyService::limits);
@@ -122,12 +104,10 @@ pub(crate) fn settings(
     let listening = listen.as_deref().unwrap_or_default();
     access.fit(cx, gateway, listening);
     warn_of_clients(cx, gateway);
-    let hsts = hsts(cx, gateway, listening);
+    let response_steps = response_steps(cx, gateway, listening);
     warn_of_redirects(cx, gateway, listening);
-    warn_of_limits(cx, table);
-    if matches!(&process, Ok(process) if !process.store.is_shared()) {
-        warn_of_prefetch(cx, table);
-    }
+    let is_alone = process.as_ref().is_ok_and(|it| !it.store.is_shared());
+    warn_of_limits(cx, table, is_alone);
     warn_of_routes(cx, gateway, &named, &routes, listening);
     warn_of_decisions(cx, gateway, &account, &routes);
     access.warn_of_undecided(cx, gateway);
@@ -156,9 +136,7 @@ pub(crate) fn settings(
         envoy: envoy?,
         priorities: priorities?,
         overload: overload?,
-        response_steps: ResponseSteps::default()
-            .with(hsts?)
-            .with(Some(error_pages?)),
+        response_steps: response_steps?,
         request_id: request_id?,
         access: access.into_settings()?,
         known_overrides: Arc::default(),
@@ -168,108 +146,4 @@ pub(crate) fn settings(
         loaded_at: now(cx),
         warnings: Diagnostics::default(),
     })
-}
-
-fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings> {
-    let admin = gateway
-        .admin
-        .as_ref()
-        .map(|admin| cx.required(&admin.address));
-    let workers = workers(cx, gateway.workers.as_ref());
-    let store = store(cx, gateway.store.as_ref());
-    let overrides_file = overrides_file(cx, gateway);
-    let log = log(cx, gateway.log.as_ref());
-    let otlp = otlp(cx, gateway);
-    Ok(ProcessSettings {
-        admin: admin.transpose()?.map(|address| address.0),
-        overrides_file: overrides_file?,
-        workers: workers?,
-        connections: gateway.connections.clone().unwrap_or_default(),
-        store: store?,
-        log: log?,
-        otlp: otlp?,
-    })
-}
-
-/// Where overrides by the admin API are kept, unless they are in Redis.
-fn overrides_file(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<PathBuf>> {
-    let Some(admin) = &gateway.admin else {
-        return Ok(None);
-    };
-    let redis = gateway
-        .store
-        .as_ref()
-        .and_then(|store| store.redis.as_ref());
-    let file = match (&admin.overrides_file, redis) {
-        (Some(written), Some(_)) => {
-            let message = "overrides by the admin API are kept in Redis, and not in a file";
-            return Err(cx.error(written.span, message).help("leave it out"));
-        }
-        (None, Some(_)) => return Ok(None),
-        (Some(written), None) if written.is_empty() => {
-            let error = cx.error(written.span, "the path is empty");
-            return Err(error.help("name a file that the gateway may write, or leave it out"));
-        }
-        (Some(written), None) => cx.folder.join(&written.value),
-        (None, None) => cx.folder.join(DEFAULT_OVERRIDES_FILE),
-    };
-    // The folder of a name alone is the working directory.
-    let folder = match file.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    if let Err(cause) = access(folder, Access::WRITE_OK | Access::EXEC_OK) {
-        let span = admin
-            .overrides_file
-            .as_ref()
-            .map_or(admin.address.span, |file| file.span);
-        let folder = folder.display();
-        let message = format!("the admin API cannot keep overrides in {folder}: {cause}");
-        cx.warn(span, message).help(
-            "name a file in a folder that the gateway's user may write by `admin: {overrides_file: \
-             PATH}`, such as /var/lib/weir/overrides.json",
-        );
-    }
-    Ok(Some(file))
-}
-
-fn workers(cx: &mut Lowering<'_>, workers: Option<&Spanned<Workers>>) -> Lowered<NonZeroUsize> {
-    let auto = || available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    match workers {
-        Some(workers) if workers.value != "auto" => {
-            let number = workers.value.parse().ok();
-            let number = number.filter(|number: &NonZeroUsize| number.get() <= MAX_WORKERS);
-            number.ok_or_else(|| {
-                let found = &workers.value;
-                let message = format!("expected auto or 1 to {MAX_WORKERS}, found `{found}`");
-                cx.error(workers.span, message).into()
-            })
-        }
-        _ => Ok(auto()),
-    }
-}
-
-fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<LogSettings> {
-    let mut settings = LogSettings::default();
-    let Some(log) = log else {
-        return Ok(settings);
-    };
-    if let Some(format) = log.format {
-        settings.format = format.0;
-    }
-    if let Some(access) = &log.access {
-        settings.access = access.value;
-    }
-    if let Some(format) = &log.access_format {
-        if !settings.access {
-            let error = cx.error(format.span, "`access: false` leaves nothing to format");
-            return Err(error.help("remove one of the two"));
-        }
-        settings.access_format = Some(format.0.0.clone());
-    }
-    if let Some(level) = &log.level {
-        settings.level.clone_from(&level.value);
-        cx.ok(level.span, settings.check())?;
-    }
-    Ok(settings)
 }

@@ -1,12 +1,12 @@
 //! What is not written into the file: keys, passwords and the admin listener's tokens.
 
-use std::env::VarError;
 use std::sync::Arc;
 
 use weir_rules::{HashKey, KeySource, Limit};
 use weir_yaml::{Lowered, Lowering, Secret, Span, Spanned, all, suggest};
 
 use super::schema::{Admin, Gateway};
+use crate::secret::secret;
 use crate::settings::AdminToken;
 
 pub(super) const MAKE_A_KEY: &str = "make a key with `openssl rand -hex 32 > hash.key`, \
@@ -19,31 +19,6 @@ and say `token: {file: admin.token}`";
 const UNNAMED: &str = "admin";
 
 const MAX_NAME_BYTES: usize = 64;
-
-/// The text of a secret, without the line end that editors put after it.
-pub(crate) fn secret(cx: &mut Lowering<'_>, secret: &Secret, span: Span) -> Lowered<String> {
-    let text = match secret {
-        Secret::File(path) => cx.read_file(path, span)?,
-        Secret::Env(name) => variable(cx, name, span)?,
-    };
-    let text = text.trim_end_matches(['\r', '\n']);
-    if text.is_empty() {
-        return Err(cx.error(span, "the secret is empty").into());
-    }
-    Ok(text.to_owned())
-}
-
-fn variable(cx: &mut Lowering<'_>, name: &str, span: Span) -> Lowered<String> {
-    std::env::var(name).map_err(|error| {
-        let why = match error {
-            VarError::NotPresent => "is not set",
-            VarError::NotUnicode(_) => "is not text in UTF-8",
-        };
-        let message = format!("the environment variable {name} {why}");
-        cx.error(span, message)
-            .help("set it wherever weir is started, for `weir check` as well")
-    })
-}
 
 /// The key of hashes; none when none is configured.
 pub(super) fn hash_key(

@@ -4,7 +4,7 @@ mod api_overrides;
 mod boulder;
 mod log_entries;
 mod overrides;
-mod prefetch;
+pub(crate) mod prefetch;
 mod quota;
 pub(super) mod schema;
 mod table;
@@ -24,7 +24,7 @@ use weir_yaml::{Lowered, Lowering, OneOrMany, Span, SpanOf, Spanned, WordOr, all
 pub use api_overrides::OverrideCheck;
 pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};
 pub(super) use quota::{enforcement, remedy as quota_remedy};
-pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};
+pub(super) use table::{LimitTable, warn_of_limits};
 pub(super) use usage::{limit_use, status_set, yield_denials};
 
 /// Overrides are found by a recursion as deep as this.

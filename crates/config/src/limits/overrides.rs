@@ -7,10 +7,10 @@ use weir_rules::{IdError, Limit, Override, OverrideOrigin};
 use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr};
 
 use super::boulder;
+use super::prefetch::PrefetchRule;
 use super::quota::{QuotaParameters, quota};
 use super::schema::{LimitUse, OverrideEntry, Overrides};
 use super::table::{LimitDef, LimitTable, OverrideDef, burst_span};
-use crate::settings::PrefetchRule;
 
 /// Adds the overrides to their limits. Retained overrides must not make a valid configuration fail,
 /// so one whose limit was removed is left out.

@@ -8,11 +8,56 @@ use weir_yaml::{HumanDuration, Lowered, Lowering, Span, SpanOf, Spanned, WordOr,
 
 use super::quota::refuse_beside_in_flight;
 use super::schema::DefaultLimit;
-use crate::settings::{PrefetchRule, PrefetchUnits};
+
+/// The hundredths of a percent in one.
+const ONE: u64 = 10_000;
 
 /// How long units may be held. A shorter time saves nothing, and a longer one would hide for too
 /// long what other gateways take.
 const MAX_AGES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
+
+/// What is said of units that are taken ahead, from which each quota of a limit gets its own
+/// number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PrefetchRule {
+    units: PrefetchUnits,
+    max_age: Duration,
+}
+
+/// How many units a gateway may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PrefetchUnits {
+    /// Hundredths of a percent of the burst.
+    Share(u64),
+    Number(u64),
+}
+
+impl PrefetchRule {
+    /// The quota with its units. An override of so small a burst that they are too few is counted
+    /// without.
+    pub(super) fn apply(self, quota: Quota) -> Quota {
+        let burst = quota.burst().get();
+        let units = self.units.of(burst);
+        let units = units.min(PrefetchUnits::GREATEST.of(burst));
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        quota.with_prefetch(Prefetch::new(units, self.max_age))
+    }
+}
+
+impl PrefetchUnits {
+    /// The share of the burst that a gateway may hold at most.
+    pub(super) const GREATEST: Self = Self::Share(ONE / 2);
+
+    pub(super) fn of(self, burst: u64) -> u64 {
+        match self {
+            Self::Number(units) => units,
+            Self::Share(share) => {
+                let units = u128::from(burst) * u128::from(share) / u128::from(ONE);
+                u64::try_from(units).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
 
 /// What a limit says of units that are taken ahead.
 pub(super) fn prefetch(

@@ -11,9 +11,10 @@ use weir_yaml::{
     HumanDuration, Lowered, Lowering, Reported, Sources, Span, SpanOf, Spanned, WordOr,
 };
 
+use super::prefetch::PrefetchRule;
 use super::schema::{DefaultLimit, LimitUse, OverrideEntry};
 use crate::foreign::Word;
-use crate::settings::{OverrideRules, Parameters, PrefetchRule};
+use crate::settings::{OverrideRules, Parameters};
 use crate::until::{Until, now};
 
 /// With a longer period, a limit remembers for longer than an operator keeps a store.
@@ -263,8 +264,12 @@ pub(super) fn burst_span(
     burst.or(count).map_or(otherwise, |written| written.span)
 }
 
-/// Reports what is doubtful about limits and their overrides.
-pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
+/// Reports what is doubtful about limits and their overrides. `is_alone` says that no other gateway
+/// shares their buckets.
+pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable, is_alone: bool) {
+    if is_alone {
+        warn_of_prefetch(cx, table);
+    }
     for limit in &table.limits {
         if !limit.used && limit.definition.is_some() {
             cx.warn(limit.name.span, "no route uses this limit")
@@ -296,7 +301,7 @@ pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
 }
 
 /// Warns of limits that are prefetched though no other gateway shares their buckets.
-pub(crate) fn warn_of_prefetch(cx: &mut Lowering<'_>, table: &LimitTable) {
+fn warn_of_prefetch(cx: &mut Lowering<'_>, table: &LimitTable) {
     let written = table.limits.iter().filter_map(|limit| {
         let definition = limit.definition.as_ref()?;
         definition.prefetch.span()

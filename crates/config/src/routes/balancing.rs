@@ -9,9 +9,10 @@ use weir_rules::SubjectHash;
 use weir_yaml::{Lowered, Lowering, SpanOf, Spanned, WordOr, keys_or_off};
 
 use super::schema::{self, RetryReason, Upstream};
+use crate::gateway::lacks_accounts;
 use crate::gateway::schema::Gateway;
-use crate::gateway::{lacks_accounts, secret};
 use crate::limits::{key_sources, status_set};
+use crate::secret::secret;
 
 /// The greatest weight: with more, a server beside it gets too few requests to be of use.
 const MAX_WEIGHT: u32 = 1000;

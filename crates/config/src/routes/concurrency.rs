@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_limit::Priority;
-use weir_middleware::ClientPriorities;
+use weir_middleware::{ClientPriorities, OverloadSettings};
 use weir_rules::Enforcement;
 use weir_yaml::{Lowered, Lowering, Spanned, WordOr};
 
@@ -51,6 +51,16 @@ pub(crate) fn client_priorities(
     }
     warn_of_idle_priorities(cx, gateway);
     lowered.map(|lists| Arc::new(ClientPriorities::new(lists)))
+}
+
+/// When the gateway itself is overloaded, if that is watched.
+pub(crate) fn overload(
+    cx: &mut Lowering<'_>,
+    gateway: &Gateway,
+) -> Lowered<Option<OverloadSettings>> {
+    let of_all = enforcement(gateway.enforce.as_ref());
+    let written = gateway.overload.as_ref();
+    written.map(|keys| keys.lower(cx, of_all)).transpose()
 }
 
 /// Warns of priorities where nothing is ever shed.

@@ -15,8 +15,8 @@ mod warnings;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::gateway::lacks_accounts;
 use crate::gateway::schema::Gateway;
-use crate::gateway::{ENVOY_ROUTE, lacks_accounts};
 use crate::limits::{self, enforcement, limit_use, yield_denials};
 use crate::named::Named;
 use crate::settings::Route;
@@ -32,7 +32,7 @@ use weir_middleware::{CorsKeys, Delay, LimitHook, OnDenied, RouteAction, RoutePo
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
-pub(super) use concurrency::{client_priorities, drawn_shares};
+pub(super) use concurrency::{client_priorities, drawn_shares, overload};
 pub(super) use responses::default_header_forms;
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
 pub(super) use warnings::warn_of_routes;
@@ -243,12 +243,6 @@ fn refuse_same_names(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>, routes: 
     let mut first: HashMap<&str, Span> = HashMap::new();
     for (route, written) in routes.iter().zip(&gateway.routes.value) {
         let span = written.name.span().unwrap_or(route.span);
-        let takes_calls = gateway.decide.as_ref().is_some_and(|it| it.envoy.is_some());
-        if takes_calls && *route.name == *ENVOY_ROUTE {
-            let message = format!("\"{ENVOY_ROUTE}\" is the route of calls to `decide.envoy`");
-            cx.error(span, message)
-                .help("give this route another `name`");
-        }
         if let Some(other) = first.insert(&route.name, span) {
             let other = cx.sources.location(other);
             let message = format!("another route is called \"{}\" already", route.name);

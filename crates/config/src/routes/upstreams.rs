@@ -14,9 +14,10 @@ use super::balancing::{balancing, require_accounts, weight};
 use super::request_buffering::request_buffering;
 use super::schema;
 use super::upstream_tls::tls;
+use crate::gateway::listen::Listener;
 use crate::gateway::schema::Gateway;
 use crate::limits::enforcement;
-use crate::settings::{Listener, Upstream};
+use crate::settings::Upstream;
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {

@@ -16,9 +16,10 @@ use weir_yaml::Lowering;
 use super::LoweredRoute;
 use super::machine_clients::warn_of_machine_clients;
 use super::upstreams::warn_of_loops;
+use crate::gateway::listen::Listener;
 use crate::gateway::schema::Gateway;
 use crate::named::Named;
-use crate::settings::{Listener, Route};
+use crate::settings::Route;
 
 /// A burst that may have been chosen without a thought of clients that wait whole seconds.
 const SMALL_BURST: u64 = 4;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_testing::certificates::Certificate;
 
 use super::*;
-use crate::{AcmeChallenge, AcmeSettings};
+use crate::gateway::listen::acme::{AcmeChallenge, AcmeSettings};
 
 /// A configuration with a plain listener, and one with this `tls`.
 fn folder(tls: &str) -> Folder {

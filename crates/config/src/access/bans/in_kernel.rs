@@ -5,8 +5,8 @@ use weir_middleware::{BanPolicy, Treatment, TreatmentKeys};
 use weir_rules::KeySource;
 use weir_yaml::{Lowered, Lowering, Span, Spanned};
 
+use crate::gateway::listen::Listener;
 use crate::gateway::schema::Gateway;
-use crate::settings::Listener;
 
 /// Leaves the kernel out where a connection is not one client's alone, and warns of it.
 pub(crate) fn keep_to_peers(

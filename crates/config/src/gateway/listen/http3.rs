@@ -1,21 +1,44 @@
 //! Where clients may speak HTTP/3, and what they are told of it.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
+use serde::Deserialize;
 use weir_server::AltService;
-use weir_yaml::{Lowered, Lowering, WordOr};
-
-use super::schema;
+use weir_yaml::{HumanDuration, Lowered, Lowering, Spanned, WordOr};
 
 /// As without a word of it (RFC 7838, section 3.1).
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What clients are told of HTTP/3.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Http3 {
+    /// The port of UDP that clients reach, if it is another outside than here. Default: the
+    /// listener's.
+    pub(crate) port: Option<NonZeroU16>,
+    /// For how long clients remember it. Default: `1d`.
+    pub(crate) max_age: Option<HumanDuration>,
+    /// Whether clients that return may send [requests before the handshake
+    /// ends](HTTP3.md#early-data), which takes a round trip less. Default: `false`.
+    pub(crate) early_data: Option<bool>,
+}
+
+/// What the listener has beside it.
+pub(super) struct Beside {
+    pub(super) tls: bool,
+    pub(super) proxy_protocol: bool,
+    pub(super) client_auth: bool,
+}
+
 /// HTTP/3 on a listener, if there is a word of it.
 pub(super) fn http3(
     cx: &mut Lowering<'_>,
-    listener: &schema::Listener,
+    written: Option<&Spanned<WordOr<Http3>>>,
+    beside: &Beside,
 ) -> Lowered<Option<AltService>> {
-    let Some(written) = &listener.http3 else {
+    let Some(written) = written else {
         return Ok(None);
     };
     let (port, max_age, early_data) = match &written.value {
@@ -32,16 +55,16 @@ pub(super) fn http3(
             (more.port, max_age, more.early_data.unwrap_or(false))
         }
     };
-    let refused = if listener.tls.is_none() {
+    let refused = if !beside.tls {
         let help = "add `tls` to this listener, or leave `http3` out";
         Some(("HTTP/3 is always encrypted", help))
-    } else if listener.proxy_protocol.is_some() {
+    } else if beside.proxy_protocol {
         let help = "leave one of them out, or give HTTP/3 a listener of its own";
         Some((
             "the PROXY protocol does not say who a client of HTTP/3 is",
             help,
         ))
-    } else if early_data && listener.client_auth.is_some() {
+    } else if early_data && beside.client_auth {
         let help = "leave one of them out";
         Some((
             "early data comes before the certificate of its client",

@@ -1,7 +1,9 @@
 //! Where the gateway listens, what it shows there to clients that want TLS, and what their
 //! connections may do.
 
-mod http3;
+pub mod acme;
+pub(super) mod http3;
+pub(super) mod listener;
 
 use std::net::SocketAddr;
 
@@ -10,13 +12,16 @@ use weir_rules::{HostPattern, unmapped};
 use weir_server::{Certificates, ClientAuth, ClientAuthorities, Identity, RevocationLists};
 use weir_yaml::{Lowered, Lowering, OneOrMany, SpanOf, Spanned, WordOr, all};
 
-use self::http3::http3;
-use super::acme::{acme, each_domain_alike};
+use self::acme::{AcmeCertificate, acme, each_domain_alike};
+use self::http3::{Beside, http3};
+pub use self::listener::Listener;
+use self::listener::{
+    ClientAuthKeys, ClientAuthMode, ListenerCertificate, ListenerKeys, ProxyProtocol,
+};
 use super::https::redirect_to_https;
-use super::schema::{self, Admin, ClientAuthMode, Gateway, ListenerCertificate, ProxyProtocol};
+use super::schema::{Admin, Gateway};
 use crate::addresses::{DEFAULT_LISTEN, ListenAddress, full_address};
 use crate::certificates::{identity, usable};
-use crate::settings::{AcmeCertificate, Listener};
 
 const NAME_FILES_OR_ACME: &str = "write {certificate: PATH, key: PATH} or {acme: DOMAIN}";
 
@@ -47,7 +52,9 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
             Err(cx.error(item.span, message).help(help))
         }
     }))?;
-    each_domain_alike(cx, listeners, &lowered)?;
+    let spans = listeners.iter().map(|written| written.span);
+    let certificates = lowered.iter().map(|listener| &*listener.acme);
+    each_domain_alike(cx, spans.zip(certificates))?;
     Ok(lowered)
 }
 
@@ -65,18 +72,19 @@ pub(super) fn plain(address: SocketAddr) -> Listener {
 }
 
 /// `has_plain` says whether any listener speaks plain HTTP.
-fn listener(
-    cx: &mut Lowering<'_>,
-    written: &schema::Listener,
-    has_plain: bool,
-) -> Lowered<Listener> {
+fn listener(cx: &mut Lowering<'_>, written: &ListenerKeys, has_plain: bool) -> Lowered<Listener> {
     let address = cx.required(&written.address);
     let (tls, clients) = (written.tls.as_ref(), written.client_auth.as_ref());
     let certificates = tls_certificates(cx, tls, clients, has_plain);
     let proxies = written.proxy_protocol.as_ref();
     let proxies = proxies.map(|written| proxy_protocol(cx, written));
     let redirect = redirect_to_https(cx, written);
-    let alt_service = http3(cx, written);
+    let beside = Beside {
+        tls: written.tls.is_some(),
+        proxy_protocol: written.proxy_protocol.is_some(),
+        client_auth: written.client_auth.is_some(),
+    };
+    let alt_service = http3(cx, written.http3.as_ref(), &beside);
     let (certificates, acme) = certificates?;
     Ok(Listener {
         certificates,
@@ -92,7 +100,7 @@ fn listener(
 pub(super) fn tls_certificates(
     cx: &mut Lowering<'_>,
     tls: Option<&Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
-    clients: Option<&Spanned<schema::ClientAuth>>,
+    clients: Option<&Spanned<ClientAuthKeys>>,
     has_plain: bool,
 ) -> Lowered<(Option<Certificates>, Vec<AcmeCertificate>)> {
     let client_auth = clients.map(|written| client_auth(cx, written)).transpose();
@@ -106,7 +114,7 @@ pub(super) fn tls_certificates(
 }
 
 /// Which certificates of clients are accepted.
-fn client_auth(cx: &mut Lowering<'_>, written: &schema::ClientAuth) -> Lowered<ClientAuth> {
+fn client_auth(cx: &mut Lowering<'_>, written: &ClientAuthKeys) -> Lowered<ClientAuth> {
     let authorities = cx.read_bytes(&written.ca, written.ca.span);
     let authorities =
         authorities.and_then(|pem| usable(cx, &written.ca, ClientAuthorities::from_pem(&pem)));

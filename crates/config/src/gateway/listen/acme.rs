@@ -1,5 +1,6 @@
 //! Certificates that are obtained by ACME: for which domains, from whom, and how.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,19 +11,122 @@ use http::Uri;
 use http::uri::Scheme;
 use rustix::fs::{Access, access};
 use rustls::pki_types::DnsName;
+use serde::Deserialize;
 use weir_proxy::{Server, TlsSettings, UpstreamTls};
-use weir_yaml::{Lowered, Lowering, OneOrMany, Spanned, WordOr, all};
+use weir_yaml::{Lowered, Lowering, OneOrMany, Secret, Span, Spanned, WordOr, all, words};
 
-use super::schema::{self, Acme};
-use super::secrets::secret;
 use crate::certificates::authorities;
-use crate::foreign::Word;
-use crate::settings::{AcmeCertificate, AcmeChallenge, AcmeSettings, ExternalAccount, Listener};
+use crate::foreign::{Config, Word};
+use crate::secret::secret;
 
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// The folder in which certificates are kept unless it is told, beside `gateway.yaml`.
 const DEFAULT_CACHE: &str = "acme";
+
+/// Certificates by ACME, with what is said of them beside their domains.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Acme {
+    /// The domains; no wildcards, which take a challenge by DNS, and no addresses. Type: name or
+    /// list of names.
+    pub(crate) domains: Spanned<OneOrMany<Spanned<String>>>,
+    /// Whom the authority may write to. Type: address.
+    pub(crate) email: Option<Spanned<String>>,
+    /// The directory of the ACME server, with `https://`; for tries,
+    /// `https://acme-staging-v02.api.letsencrypt.org/directory`. Type: URL. Default:
+    /// `https://acme-v02.api.letsencrypt.org/directory`.
+    pub(crate) directory: Option<Spanned<String>>,
+    /// The authorities (PEM) that the ACME server's own certificate is checked by. Type: path.
+    /// Default: public authorities.
+    pub(crate) ca: Option<Spanned<String>>,
+    /// The folder in which accounts, certificates and their keys are kept; made when it is needed,
+    /// and readable for Weir's user alone. Type: path. Default: `acme`.
+    pub(crate) cache: Option<Spanned<String>>,
+    /// How the authority sees that the domain is yours. Default: both.
+    pub(crate) challenge: Option<Spanned<Word<AcmeChallenge>>>,
+    /// An account at the authority that the ACME account is bound to, if the authority asks for
+    /// that. Default: none.
+    pub(crate) eab: Option<ExternalAccountKeys>,
+}
+
+/// An account that there is already, which the ACME account is bound to.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "ExternalAccount"))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExternalAccountKeys {
+    /// The account's name.
+    pub(crate) key_id: String,
+    /// Its key, in base64url as the authority shows it.
+    pub(crate) hmac_key: Spanned<Secret>,
+}
+
+words!(AcmeChallenge, by Config: "tls-alpn-01" => Self::TlsAlpn01, "http-01" => Self::Http01);
+
+/// A certificate that is obtained by ACME.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeCertificate {
+    /// The name that it is for.
+    pub domain: String,
+    /// From whom, and how.
+    pub settings: Arc<AcmeSettings>,
+}
+
+/// How certificates are obtained by ACME.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSettings {
+    /// The URL of the server's directory.
+    pub directory: Uri,
+    /// How the server shows that it is the right one.
+    pub tls: UpstreamTls,
+    /// Whom the server may write to.
+    pub email: Option<String>,
+    /// The account that there is already, which the ACME account is bound to.
+    pub external_account: Option<ExternalAccount>,
+    /// The folder in which accounts and certificates are kept.
+    pub cache: PathBuf,
+    /// The challenges that can be answered, of which each attempt takes the next.
+    pub challenges: Vec<AcmeChallenge>,
+}
+
+/// How an ACME server sees that the gateway serves a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// By a handshake on port 443.
+    TlsAlpn01,
+    /// By a request on port 80.
+    Http01,
+}
+
+/// Its name, as it is configured.
+impl fmt::Display for AcmeChallenge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TlsAlpn01 => "tls-alpn-01",
+            Self::Http01 => "http-01",
+        })
+    }
+}
+
+/// An account at a certificate authority (RFC 8555, section 7.3.4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// Its name.
+    pub key_id: String,
+    /// The key that it is shown to be one's own with.
+    pub hmac_key: Vec<u8>,
+}
+
+/// The key is secret.
+impl fmt::Debug for ExternalAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ExternalAccount")
+            .field(&self.key_id)
+            .finish()
+    }
+}
 
 /// The certificates of one item. `has_plain` says whether any listener speaks plain HTTP.
 pub(super) fn acme(
@@ -175,7 +279,7 @@ fn email(cx: &mut Lowering<'_>, written: &Spanned<String>) -> Lowered<String> {
 
 fn external_account(
     cx: &mut Lowering<'_>,
-    written: &schema::ExternalAccount,
+    written: &ExternalAccountKeys,
 ) -> Lowered<ExternalAccount> {
     let key = secret(cx, &written.hmac_key, written.hmac_key.span)?;
     let decoded = URL_SAFE_NO_PAD
@@ -248,20 +352,20 @@ fn nearest(path: &Path) -> Option<&Path> {
         .find(|folder| folder.symlink_metadata().is_ok())
 }
 
-/// A domain has one certificate, so there is one way to obtain it.
-pub(super) fn each_domain_alike(
+/// A domain has one certificate, so there is one way to obtain it. The listeners have these, by where
+/// they are written.
+pub(super) fn each_domain_alike<'l>(
     cx: &mut Lowering<'_>,
-    written: &[Spanned<WordOr<schema::Listener>>],
-    listeners: &[Listener],
+    listeners: impl Iterator<Item = (Span, &'l [AcmeCertificate])>,
 ) -> Lowered<()> {
     let mut known: Vec<&AcmeCertificate> = Vec::new();
-    for (item, listener) in written.iter().zip(listeners) {
-        for certificate in &listener.acme {
+    for (span, certificates) in listeners {
+        for certificate in certificates {
             let domain = &certificate.domain;
             let other = known.iter().find(|other| other.domain == *domain);
             if other.is_some_and(|other| other.settings != certificate.settings) {
                 let message = format!("the certificate for `{domain}` is obtained in two ways");
-                let error = cx.error(item.span, message);
+                let error = cx.error(span, message);
                 return Err(error.help("write the same for it wherever it is used"));
             }
             known.push(certificate);

@@ -3,13 +3,16 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use serde::Deserialize;
 use weir_redis::{LoginPart, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
-use weir_store::{ClockSource, GuardSettings, MemorySettings};
-use weir_yaml::{HumanDuration, Lowered, Lowering, Secret, Span, SpanOf, Spanned, WordOr};
+use weir_store::{ClockSource, GuardSettings, MemorySettings, OnFailure};
+use weir_yaml::{
+    HumanDuration, Lowered, Lowering, PositiveDuration, Secret, Span, SpanOf, Spanned, WordOr,
+    words,
+};
 
-use super::schema;
-use super::secrets::secret;
-use crate::settings::{RedisStore, StoreSettings};
+use crate::foreign::{Config, Word};
+use crate::secret::secret;
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
@@ -17,9 +20,157 @@ const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
 /// A shorter lease could expire between two renewals on a gateway with much to do.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
+/// What remembers buckets.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Store {
+    /// The memory store; with `redis` and `on_failure: local`, the store to fall back to. Default:
+    /// `{}`.
+    pub(crate) memory: Option<Memory>,
+    /// Redis 3.2 or later, or Valkey: [where it is](#where-redis-is), and how it is used. Default:
+    /// none.
+    pub(crate) redis: Option<Spanned<Redis>>,
+    /// With `redis`: whose time limits and bans go by. `store`: Redis's, so gateways agree whatever
+    /// their own clocks say. `local`: this machine's; Redis is not used while the two differ by
+    /// more than 2 s. Default: `store`.
+    pub(crate) clock: Option<Spanned<Word<ClockSource>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Memory {
+    /// The greatest number of buckets, at most about 32 bytes each; [bans](#bans) and their strikes
+    /// may use as many again. Default: `1000000`.
+    pub(crate) max_buckets: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redis {
+    /// One server that holds all keys: `redis://HOST:PORT/DATABASE`, `rediss://` for TLS,
+    /// `unix:///PATH?db=DATABASE`. Type: URL. Default: one of the three is required.
+    pub(crate) url: Option<Spanned<String>>,
+    /// A Redis Cluster: `nodes` alone. Default: one of the three is required.
+    pub(crate) cluster: Option<Spanned<Cluster>>,
+    /// One primary and its replicas, watched by Sentinels, which name the primary. Default: one of
+    /// the three is required.
+    pub(crate) sentinel: Option<Spanned<Sentinel>>,
+    /// The prefix of every key, which a colon follows. It neither begins nor ends with a colon, and
+    /// has no `{` in a Cluster, where that would put all keys on one node.
+    /// Default: `weir`.
+    pub(crate) prefix: Option<Spanned<String>>,
+    /// How long a call may take. Default: `20ms`.
+    pub(crate) timeout: Option<PositiveDuration>,
+    /// What happens when Redis cannot be reached: requests pass, get 503, or are counted by the
+    /// memory store. Default: `local`.
+    pub(crate) on_failure: Option<Word<OnFailure>>,
+    /// How long a request in flight still counts when its gateway is gone; at least `1s`, and the
+    /// same on all gateways. A lease is renewed three times during its length. Default: `30s`.
+    pub(crate) lease: Option<Spanned<HumanDuration>>,
+    /// Whether this gateway tells the others of the same Redis and prefix how it does, and shows
+    /// [the fleet](ADMIN_API.md#the-fleet). Default: `true`.
+    pub(crate) fleet: Option<bool>,
+    /// The user to log in as, at every server that holds buckets; a file is read again for each
+    /// connection. Default: the URL's.
+    pub(crate) username: Option<Spanned<WordOr<Secret>>>,
+    /// The password; a file is read again for each connection, so a changed one needs no restart.
+    /// Default: the URL's.
+    pub(crate) password: Option<Spanned<Secret>>,
+    /// With `rediss://`: the certificate authorities (PEM) that may sign the servers' certificates;
+    /// the file is read again for each connection. Type: path. Default: public authorities.
+    pub(crate) ca: Option<Spanned<String>>,
+    /// With `rediss://`: the name that the servers' certificates must state, for servers that are
+    /// reached by, or announce, IP addresses that no certificate states. Type: name. Default: the
+    /// host connected to.
+    pub(crate) tls_name: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cluster {
+    /// `redis://HOST:PORT`, or `rediss://` for TLS with all servers and Sentinels: some nodes of
+    /// the Cluster, or all Sentinels. The URLs hold no user, password or database. Type: list of
+    /// URLs.
+    pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
+    /// The database. Only Valkey from 9.0 on, with `cluster-databases`, has others than the first
+    /// in a Cluster. Default: `0`.
+    pub(crate) database: Option<Spanned<u64>>,
+}
+
+/// Sentinels, and the primary that they watch.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sentinel {
+    /// `redis://HOST:PORT`, or `rediss://` for TLS with all servers and Sentinels: some nodes of
+    /// the Cluster, or all Sentinels. The URLs hold no user, password or database. Type: list of
+    /// URLs.
+    pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
+    /// The name that the Sentinels know the primary by, as in `sentinel monitor NAME ...`.
+    pub(crate) primary: Spanned<String>,
+    /// The database of the primary. Default: `0`.
+    pub(crate) database: Option<Spanned<u64>>,
+    /// The user to log in as at the Sentinels; the `username` of `redis` is for the primary.
+    pub(crate) username: Option<Spanned<WordOr<Secret>>>,
+    /// The password for the Sentinels.
+    pub(crate) password: Option<Spanned<Secret>>,
+}
+
+words!(ClockSource, by Config: "store" => Self::Store, "local" => Self::Local);
+
+words!(OnFailure, by Config: "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local);
+
+/// What remembers buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreSettings {
+    /// The process itself.
+    Memory(MemorySettings),
+    /// Servers of Redis.
+    Redis(Box<RedisStore>),
+}
+
+/// A Redis, and what happens without it.
+#[derive(Clone, Debug)]
+pub struct RedisStore {
+    /// Where it is.
+    pub redis: RedisSettings,
+    /// Whose time decisions are taken in.
+    pub clock: ClockSource,
+    /// How long it may take, and what happens when it takes longer.
+    pub guard: GuardSettings,
+    /// The memory store that stands in for it with `on_failure: local`.
+    pub local: MemorySettings,
+    /// Whether gateways tell each other how they do.
+    pub has_fleet: bool,
+}
+
+impl StoreSettings {
+    /// Whether several gateways share the buckets.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+}
+
+/// The same Redis, reached with the same secrets, under the same guard.
+impl PartialEq for RedisStore {
+    fn eq(&self, other: &Self) -> bool {
+        self.redis.is_same_as(&other.redis)
+            && self.clock == other.clock
+            && self.guard == other.guard
+            && self.local == other.local
+            && self.has_fleet == other.has_fleet
+    }
+}
+
+impl Eq for RedisStore {}
+
 pub(super) fn store(
     cx: &mut Lowering<'_>,
-    written: Option<&Spanned<schema::Store>>,
+    written: Option<&Spanned<Store>>,
 ) -> Lowered<StoreSettings> {
     let memory = memory(cx, written.and_then(|written| written.memory.as_ref()));
     let clock_written = written.and_then(|written| written.clock);
@@ -40,7 +191,7 @@ pub(super) fn store(
     }
 }
 
-fn memory(cx: &mut Lowering<'_>, written: Option<&schema::Memory>) -> Lowered<MemorySettings> {
+fn memory(cx: &mut Lowering<'_>, written: Option<&Memory>) -> Lowered<MemorySettings> {
     let Some(number) = written.and_then(|written| written.max_buckets) else {
         return Ok(MemorySettings {
             max_buckets: DEFAULT_MAX_BUCKETS,
@@ -60,7 +211,7 @@ fn memory(cx: &mut Lowering<'_>, written: Option<&schema::Memory>) -> Lowered<Me
 
 fn redis(
     cx: &mut Lowering<'_>,
-    written: &Spanned<schema::Redis>,
+    written: &Spanned<Redis>,
     clock: ClockSource,
     local: Lowered<MemorySettings>,
 ) -> Lowered<RedisStore> {
@@ -123,7 +274,7 @@ fn check_colons(cx: &mut Lowering<'_>, prefix: &Spanned<String>) -> Lowered<()> 
 }
 
 /// Where Redis is: `url`, `cluster` or `sentinel`, one of them.
-fn deployment(cx: &mut Lowering<'_>, written: &Spanned<schema::Redis>) -> Lowered<RedisSettings> {
+fn deployment(cx: &mut Lowering<'_>, written: &Spanned<Redis>) -> Lowered<RedisSettings> {
     let ways = [
         ("url", written.url.span()),
         ("cluster", written.cluster.span()),
@@ -159,10 +310,7 @@ fn deployment(cx: &mut Lowering<'_>, written: &Spanned<schema::Redis>) -> Lowere
     ))
 }
 
-fn behind_sentinels(
-    cx: &mut Lowering<'_>,
-    written: &Spanned<schema::Sentinel>,
-) -> Lowered<RedisSettings> {
+fn behind_sentinels(cx: &mut Lowering<'_>, written: &Spanned<Sentinel>) -> Lowered<RedisSettings> {
     let login = login(cx, written.username.as_ref(), written.password.as_ref());
     let nodes = nodes(cx, &written.nodes);
     let (login, nodes) = (login?, nodes?);
@@ -224,7 +372,7 @@ fn lease(cx: &mut Lowering<'_>, written: Option<Spanned<HumanDuration>>) -> Opti
     Some(lease.value.0)
 }
 
-fn guard(written: &schema::Redis) -> GuardSettings {
+fn guard(written: &Redis) -> GuardSettings {
     let mut guard = GuardSettings::default();
     if let Some(timeout) = written.timeout {
         guard.timeout = timeout.0;

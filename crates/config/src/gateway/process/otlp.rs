@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use http::Uri;
-use http::header::HeaderValue;
+use http::header::{HeaderName, HeaderValue};
+use serde::Deserialize;
 use weir_proxy::{Server, TlsSettings, UpstreamTls};
-use weir_yaml::{Lowered, Lowering, Secret, Spanned, WordOr, all};
+use weir_yaml::{
+    Entries, FieldName, Lowered, Lowering, PositiveDuration, Secret, Spanned, WordOr, all,
+};
 
-use super::schema::{self, Gateway};
-use super::secrets::secret;
 use crate::certificates::authorities;
-use crate::settings::OtlpSettings;
+use crate::secret::secret;
 
 const MILLION: u32 = 1_000_000;
 
@@ -19,9 +20,59 @@ const DEFAULT_SERVICE_NAME: &str = "weir";
 /// How often metrics are sent; the default of OpenTelemetry.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(60);
 
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Telemetry {
+    /// The collector.
+    pub(crate) otlp: Spanned<Otlp>,
+}
+
+/// A collector of OpenTelemetry.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Otlp {
+    /// `http://` or `https://`; `/v1/traces` and `/v1/metrics` are added. Type: URL.
+    pub(crate) endpoint: Spanned<String>,
+    /// Headers of each request to it; a value may be a [secret](#how-values-are-written). Type: names and
+    /// values.
+    pub(crate) headers: Option<Entries<Spanned<WordOr<Secret>>, FieldName>>,
+    /// A PEM file of the certificates to trust in their place. Type: path. Default: public
+    /// authorities.
+    pub(crate) ca: Option<Spanned<String>>,
+    /// How many of the traces that begin here are sent; also of those that other clients than
+    /// trusted proxies began. Type: percentage. Default: `100%`.
+    pub(crate) sample: Option<Spanned<String>>,
+    /// The name of the service. Default: `weir`.
+    pub(crate) service_name: Option<String>,
+    /// How often metrics are sent; traces are sent each second. Default: `60s`.
+    pub(crate) interval: Option<PositiveDuration>,
+}
+
+/// Where traces and metrics are sent by OTLP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtlpSettings {
+    /// The URL of the collector, without the path of a signal.
+    pub endpoint: String,
+    /// The server of the URL.
+    pub server: Server,
+    /// Headers of each request to it.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How many of a million traces that begin here are sampled.
+    pub sample: u32,
+    /// The name of the service in traces and metrics.
+    pub service_name: String,
+    /// How often metrics are sent.
+    pub interval: Duration,
+}
+
 /// Where telemetry is sent by OTLP, if it is.
-pub(super) fn otlp(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<OtlpSettings>> {
-    let Some(written) = gateway.telemetry.as_ref().map(|telemetry| &telemetry.otlp) else {
+pub(super) fn otlp(
+    cx: &mut Lowering<'_>,
+    written: Option<&Telemetry>,
+) -> Lowered<Option<OtlpSettings>> {
+    let Some(written) = written.map(|telemetry| &telemetry.otlp) else {
         return Ok(None);
     };
     if !cfg!(feature = "otlp") {
@@ -50,7 +101,7 @@ pub(super) fn otlp(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<O
     }))
 }
 
-fn server(cx: &mut Lowering<'_>, written: &schema::Otlp) -> Lowered<Server> {
+fn server(cx: &mut Lowering<'_>, written: &Otlp) -> Lowered<Server> {
     let text = &written.endpoint.value;
     let uri = text.parse::<Uri>().ok();
     let scheme = uri.as_ref().and_then(Uri::scheme_str);

@@ -1,5 +1,7 @@
 //! What Envoy's rate limit service decides: the limits of descriptors, by their domains.
 
+pub(super) mod keys;
+
 use std::sync::Arc;
 
 use weir_limit::{Algorithm, Priority};
@@ -10,16 +12,17 @@ use weir_proxy::Timeouts;
 use weir_rules::{
     Cost, DescriptorRule, DescriptorRules, KeySource, LimitUse, PathPattern, RouteMatcher,
 };
-use weir_yaml::{Lowered, Lowering, Reported, Span, Spanned, WordOr};
+use weir_yaml::{Lowered, Lowering, Reported, Span, SpanOf, Spanned, WordOr};
 
+use self::keys::EnvoyDescriptor;
 use super::capabilities::limit;
-use super::schema::{EnvoyDescriptor, Gateway};
+use super::schema::Gateway;
 use crate::limits::{self, LimitTable, enforcement, limit_use};
-use crate::routes::default_header_forms;
+use crate::routes::{LoweredRoute, default_header_forms};
 use crate::settings::{EnvoyService, Route, WrittenDescriptor};
 
 /// The name of the route that calls take, in logs and metrics.
-pub(crate) const ROUTE: &str = "envoy";
+const ROUTE: &str = "envoy";
 
 /// The greatest call that is read, in bytes: as much as gRPC reads by default. Envoy copies headers of
 /// its clients into descriptors, and lets a request pass whose call is refused.
@@ -50,10 +53,12 @@ pub(super) fn envoy(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
     table: &LimitTable,
+    routes: &[LoweredRoute],
 ) -> Lowered<Option<EnvoyService>> {
     let Some(written) = gateway.decide.as_ref().and_then(|it| it.envoy.as_ref()) else {
         return Ok(None);
     };
+    refuse_its_name(cx, gateway, routes);
     let mut lowered = LoweredDescriptors::default();
     let mut domains = Domains::new();
     for domain in &written.value {
@@ -83,6 +88,18 @@ pub(super) fn envoy(
         domains: Arc::new(domains),
         rules: lowered.rules,
     }))
+}
+
+/// Refuses routes of requests that are called like the route of calls.
+fn refuse_its_name(cx: &mut Lowering<'_>, gateway: &Gateway, routes: &[LoweredRoute]) {
+    for (route, written) in routes.iter().zip(&gateway.routes.value) {
+        if *route.name == *ROUTE {
+            let span = written.name.span().unwrap_or(route.span);
+            let message = format!("\"{ROUTE}\" is the route of calls to `decide.envoy`");
+            cx.error(span, message)
+                .help("give this route another `name`");
+        }
+    }
 }
 
 /// The route of calls, so that they are logged and counted as requests are.
