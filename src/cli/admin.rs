@@ -1,4 +1,4 @@
-//! `weir top`, `weir bucket`, `weir ban` and `weir override`: the admin API for people.
+//! `weir top`, `weir bucket` and `weir override`: the admin API for people.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,9 +11,7 @@ use serde_json::{Map, Value, json};
 use weir_telemetry::{printable_json, printable_lines};
 
 use super::findings::{self, Finding};
-use super::tables::{
-    ban_table, bucket_table, gateway_table, lines, override_table, top_table, total,
-};
+use super::tables::{bucket_table, gateway_table, lines, override_table, top_table, total};
 use crate::app::{AdminClient, AdminError};
 
 /// The variable that has the token where no file is named.
@@ -167,47 +165,6 @@ pub(super) struct BucketArgs {
     admin: AdminArgs,
 }
 
-/// What to do with a ban.
-#[derive(Debug, Subcommand)]
-pub(super) enum BanCommand {
-    /// List who is banned, why, and for how long
-    List(ListArgs),
-    /// Show a subject's ban, strikes and offences
-    Get(BanArgs),
-    /// Ban a subject, or every address of a network, from now on
-    Add {
-        /// For how long, such as 2h, or `forever`; by default as long as a first ban
-        #[arg(long = "for", value_name = "DURATION", conflicts_with = "until")]
-        length: Option<String>,
-
-        /// Until when, such as 2026-12-31
-        #[arg(long, value_name = "DATE")]
-        until: Option<String>,
-
-        /// What to remember of it
-        #[arg(long, value_name = "TEXT")]
-        comment: Option<String>,
-
-        #[command(flatten)]
-        ban: BanArgs,
-    },
-    /// Delete the ban, the strikes and the offences
-    Lift(BanArgs),
-}
-
-/// A ban of a subject.
-#[derive(Args, Debug)]
-pub(super) struct BanArgs {
-    /// The ban, as the configuration names it
-    ban: String,
-
-    /// The subject, or a network such as 203.0.113.0/24
-    subject: String,
-
-    #[command(flatten)]
-    admin: AdminArgs,
-}
-
 /// What to do with overrides.
 #[derive(Debug, Subcommand)]
 pub(super) enum OverrideCommand {
@@ -274,14 +231,14 @@ pub(super) struct OverrideArgs {
 }
 
 /// A request to the admin API.
-struct Call {
+pub(super) struct Call {
     method: Method,
     path: String,
     body: Option<Value>,
 }
 
 impl Call {
-    fn new(method: Method, path: String) -> Self {
+    pub(super) fn new(method: Method, path: String) -> Self {
         Self {
             method,
             path,
@@ -289,7 +246,7 @@ impl Call {
         }
     }
 
-    fn with_body(mut self, body: Value) -> Self {
+    pub(super) fn with_body(mut self, body: Value) -> Self {
         self.body = Some(body);
         self
     }
@@ -317,12 +274,12 @@ impl AdminArgs {
         AdminClient::new(config, self.admin, token)
     }
 
-    fn call(&self, config: &Path, call: Call) -> Result<Value, AdminError> {
+    pub(super) fn call(&self, config: &Path, call: Call) -> Result<Value, AdminError> {
         let client = self.client(config)?;
         client.request(call.method, &call.path, call.body)
     }
 
-    fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> String {
+    pub(super) fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> String {
         match self.json {
             true => json_text(answer),
             false => printable_lines(&text(answer)).into_owned(),
@@ -408,16 +365,26 @@ impl TopQuery {
     }
 }
 
+impl ListArgs {
+    /// What is listed under a path, by the name of its list.
+    pub(super) fn print(
+        &self,
+        config: &Path,
+        path: &str,
+        items: &str,
+        table: impl FnOnce(&Value) -> String,
+    ) -> Result<String, AdminError> {
+        let listed = self.admin.client(config)?.list(path, items, self.count)?;
+        Ok(self.admin.print(&listed, table))
+    }
+}
+
 impl BucketCommand {
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let (bucket, call) = match self {
             Self::List { limit, list } => {
                 let path = format!("/v1/buckets/{}", encoded(limit));
-                let buckets = list
-                    .admin
-                    .client(config)?
-                    .list(&path, "buckets", list.count)?;
-                return Ok(list.admin.print(&buckets, bucket_table));
+                return list.print(config, &path, "buckets", bucket_table);
             }
             Self::Get(bucket) => (bucket, Call::new(Method::GET, bucket.path())),
             Self::Reset(bucket) => (bucket, Call::new(Method::DELETE, bucket.path())),
@@ -435,45 +402,6 @@ impl BucketArgs {
     fn path(&self) -> String {
         let (limit, subject) = (encoded(&self.limit), encoded(&self.subject));
         format!("/v1/buckets/{limit}/{subject}")
-    }
-}
-
-impl BanCommand {
-    pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
-        let (ban, call) = match self {
-            Self::List(list) => {
-                let bans = list
-                    .admin
-                    .client(config)?
-                    .list("/v1/bans", "bans", list.count)?;
-                return Ok(list.admin.print(&bans, ban_table));
-            }
-            Self::Get(ban) => (ban, Call::new(Method::GET, ban.path())),
-            Self::Lift(ban) => (ban, Call::new(Method::DELETE, ban.path())),
-            Self::Add {
-                length,
-                until,
-                comment,
-                ban,
-            } => {
-                let body = given([
-                    ("for", length.clone().map(Value::from)),
-                    ("until", until.clone().map(Value::from)),
-                    ("comment", comment.clone().map(Value::from)),
-                ]);
-                let mut call = Call::new(Method::PUT, ban.path());
-                call.body = (!body.is_empty()).then(|| body.into());
-                (ban, call)
-            }
-        };
-        let answer = ban.admin.call(config, call)?;
-        Ok(ban.admin.print(&answer, lines))
-    }
-}
-
-impl BanArgs {
-    fn path(&self) -> String {
-        format!("/v1/bans/{}/{}", encoded(&self.ban), encoded(&self.subject))
     }
 }
 
@@ -525,7 +453,7 @@ impl SetOverride {
 }
 
 /// An object of the members that have a value.
-fn given<const N: usize>(members: [(&str, Option<Value>); N]) -> Map<String, Value> {
+pub(super) fn given<const N: usize>(members: [(&str, Option<Value>); N]) -> Map<String, Value> {
     let members = members.into_iter();
     let given = members.filter_map(|(name, value)| Some((name.to_owned(), value?)));
     given.collect()
@@ -548,7 +476,7 @@ fn word(value: impl ValueEnum) -> String {
 }
 
 /// A segment of a path, or a value of a query.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 

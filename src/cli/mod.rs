@@ -6,6 +6,7 @@
 //! translation lacks something.
 
 mod admin;
+mod ban;
 mod check;
 mod checked;
 mod excerpt;
@@ -36,7 +37,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 
-use self::admin::{BanCommand, BucketCommand, GatewaysArgs, HealthArgs, OverrideCommand, TopArgs};
+use self::admin::{BucketCommand, GatewaysArgs, HealthArgs, OverrideCommand, TopArgs};
+use self::ban::BanCommand;
 use self::check::CheckArgs;
 use self::import::ImportArgs;
 use self::init::InitArgs;

@@ -197,55 +197,22 @@ pub(super) fn bucket_table(answer: &Value) -> String {
     table(heads, 1, &rows, "no subjects") + more(answer)
 }
 
-pub(super) fn ban_table(answer: &Value) -> String {
-    let heads = ["BAN", "SUBJECT", "SINCE", "WHY", "ENDS IN"];
-    let rows = rows(answer, "bans", |ban| {
-        [
-            shown(&ban["ban"]),
-            shown(&ban["subject"]),
-            shown(&ban["since"]),
-            why(&ban["why"]),
-            ban["ends_in"].as_f64().map_or("never".to_owned(), span),
-        ]
-    });
-    let warning = answer["warning"].as_str();
-    let warning = warning.map(|warning| format!("{}\n", printable(warning)));
-    table(heads, 4, &rows, "no bans") + more(answer) + &warning.unwrap_or_default()
-}
-
-/// The cause of a ban, in words.
-fn why(cause: &Value) -> String {
-    let by = cause["by"].as_str().unwrap_or_default();
-    if by == "operator" {
-        let comment = match &cause["comment"] {
-            Value::String(comment) => format!(": {}", printable(comment)),
-            _ => String::new(),
-        };
-        return shown(&cause["name"]) + &comment;
-    }
-    let what = match &cause[by] {
-        Value::String(what) => printable(what).into_owned(),
-        what => what.to_string(),
-    };
-    format!("{by} {what}, strikes: {}", cause["strikes"])
-}
-
 /// A line that says that there are others.
-fn more(answer: &Value) -> &'static str {
+pub(super) fn more(answer: &Value) -> &'static str {
     match answer["next"].is_null() {
         true => "",
         false => "and others; see --count\n",
     }
 }
 
-fn span(seconds: f64) -> String {
+pub(super) fn span(seconds: f64) -> String {
     // A duration has no form for parts of a second that is as short.
     let seconds = Duration::try_from_secs_f64(seconds.ceil());
     let span = seconds.map(|span| HumanDuration(span).to_string());
     span.unwrap_or_default()
 }
 
-fn rows<const N: usize>(
+pub(super) fn rows<const N: usize>(
     answer: &Value,
     items: &str,
     row: impl Fn(&Value) -> [String; N],
@@ -315,7 +282,7 @@ pub(super) fn override_table(answer: &Value) -> String {
 }
 
 /// A text as a terminal may show it.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     match value.as_str() {
         Some(text) => printable(text).into_owned(),
         None => "-".to_owned(),
@@ -323,7 +290,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// Rows under their heads, or the text for none. The first `texts` columns are aligned to the left.
-fn table<const N: usize>(
+pub(super) fn table<const N: usize>(
     heads: [&str; N],
     texts: usize,
     rows: &[[String; N]],
@@ -454,24 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn bans_and_buckets_are_lines_with_nothing_that_a_terminal_obeys() {
-        let ban = |subject: &str, ends_in: Value, why: Value| {
-            json!({
-                "ban": "abusers", "subject": subject, "since": "2026-11-22T14:00:00Z",
-                "ends_in": ends_in, "why": why,
-            })
-        };
-        let limit = json!({"by": "limit", "limit": "Logins", "strikes": 10, "offence": 1});
-        let operator = json!({"by": "operator", "name": "alice", "comment": "a\u{1b}[2J"});
-        let bans = [
-            ban("203.0.113.9", json!(5400.2), limit),
-            ban("198.51.100.0/24", Value::Null, operator),
-        ];
-        insta::assert_snapshot!(ban_table(&json!({"bans": bans, "next": null})), @r"
-        BAN      SUBJECT          SINCE                 WHY                        ENDS IN
-        abusers  203.0.113.9      2026-11-22T14:00:00Z  limit Logins, strikes: 10  1h30m1s
-        abusers  198.51.100.0/24  2026-11-22T14:00:00Z  alice: a\u{1b}[2J            never
-        ");
+    fn buckets_are_lines_with_nothing_that_a_terminal_obeys() {
         let bucket = |subject: &str, name: Value| {
             json!({
                 "subject": subject, "name": name, "remaining": 3, "burst": 20, "reset_in": 60.0,
@@ -485,7 +435,6 @@ mod tests {
         acme             3     20       1m
         and others; see --count
         ");
-        assert_eq!(ban_table(&json!({"bans": []})), "no bans");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use weir_config::{Route, Settings, StoreSettings};
-use weir_middleware::{BanPolicy, OnDenied};
+use weir_middleware::BanPolicy;
 use weir_rules::{KeySource, Limit, LimitUse};
 use weir_yaml::HumanDuration;
 
@@ -81,7 +81,7 @@ fn describe_route(settings: &Settings, route: &Route) -> Value {
         "matches": route.description,
         "upstream": upstream.map(|upstream| &*upstream.settings.name),
         "limits": limits.map(|usage| usage.limit.name()).collect::<Vec<_>>(),
-        "shadow_bans": matches!(route.policy.on_denied, OnDenied::Shadow(_)),
+        "shadow_bans": route.policy.on_denied.looks_real(),
     })
 }
 

@@ -8,7 +8,6 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use weir_config::{Route, Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Mode, Quota, Transaction};
-use weir_middleware::OnDenied;
 use weir_rules::{
     Admission, Cost, Enforcement, Estimate, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost,
     Override, OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
@@ -89,9 +88,9 @@ pub(super) fn write_limit(
                 "\nlimit {name}: denies, as the request has no {source}"
             )?;
             // Waiting would not help, so the status is not 429.
-            match &route.policy.on_denied {
-                OnDenied::Reject(_) => writeln!(out, "  with 403 Forbidden"),
-                OnDenied::Shadow(_) => Ok(()),
+            match route.policy.on_denied.looks_real() {
+                false => writeln!(out, "  with 403 Forbidden"),
+                true => Ok(()),
             }
         }
     }
