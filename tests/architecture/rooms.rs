@@ -259,7 +259,10 @@ const FEATURES: [Feature; 26] = [
     },
     Feature {
         name: "sticky servers",
-        rooms: &["crates/proxy/src/sticky.rs"],
+        rooms: &[
+            "crates/config/src/routes/balancing/sticky.rs",
+            "crates/proxy/src/sticky.rs",
+        ],
         words: &["sticky"],
     },
     Feature {

@@ -7,6 +7,7 @@ mod overrides;
 pub(crate) mod prefetch;
 mod quota;
 pub(super) mod schema;
+mod statuses;
 mod table;
 mod usage;
 
@@ -24,8 +25,9 @@ use weir_yaml::{Lowered, Lowering, OneOrMany, Span, SpanOf, Spanned, WordOr, all
 pub use api_overrides::OverrideCheck;
 pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};
 pub(super) use quota::{enforcement, remedy as quota_remedy};
+pub(super) use statuses::{StatusList, status_set};
 pub(super) use table::{LimitTable, warn_of_limits};
-pub(super) use usage::{limit_use, status_set, yield_denials};
+pub(super) use usage::{limit_use, yield_denials};
 
 /// Overrides are found by a recursion as deep as this.
 const MAX_SOURCES: usize = 16;

@@ -3,11 +3,12 @@
 
 use serde::Deserialize;
 use weir_limit::{Algorithm, Alignment, CalendarUnit, Mode};
-use weir_rules::{Enforcement, JsonPointer, Missing, Statuses};
+use weir_rules::{Enforcement, JsonPointer, Missing};
 use weir_yaml::{
     ByteSize, Entries, FieldName, HumanDuration, Note, OneOrMany, Spanned, WordOr, words,
 };
 
+use super::statuses::StatusList;
 use crate::foreign::{Config, Parsed, Word};
 use crate::until::Until;
 
@@ -173,9 +174,6 @@ pub(crate) struct Responses {
     /// `404`, a class such as `5xx`, or a range such as `500-503`.
     pub(crate) status: StatusList,
 }
-
-/// Statuses, classes of them, or ranges.
-pub(crate) type StatusList = Spanned<OneOrMany<Spanned<Parsed<Statuses>>>>;
 
 // Other keys say what else there is to say of a window.
 words!(Algorithm, by Config:

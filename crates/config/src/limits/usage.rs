@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use weir_limit::Mode;
 use weir_rules::{
-    Cost, Enforcement, JsonPointer, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, StatusSet,
-    YieldsTo,
+    Cost, Enforcement, JsonPointer, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, YieldsTo,
 };
 use weir_yaml::{
     ByteSize, FieldName, Lowered, Lowering, OneOrMany, Reported, Span, SpanOf, Spanned, WordOr,
@@ -15,7 +14,8 @@ use weir_yaml::{
 
 use super::key_sources;
 use super::quota::{enforcement, refuse_beside_in_flight};
-use super::schema::{self, StatusList};
+use super::schema;
+use super::statuses::status_set;
 use super::table::{LimitDef, LimitTable};
 use crate::foreign::Parsed;
 
@@ -367,13 +367,4 @@ fn spend_when(cx: &mut Lowering<'_>, usage: &schema::LimitUse) -> Lowered<SpendW
             Err(cx.error(refund_on.span, message).help(help))
         }
     }
-}
-
-pub(crate) fn status_set(cx: &mut Lowering<'_>, written: &StatusList) -> Lowered<StatusSet> {
-    let statuses = cx.filled(
-        written,
-        "there are no statuses",
-        "name some, such as [401, 403] or 5xx",
-    )?;
-    Ok(statuses.iter().map(|statuses| statuses.0.clone()).collect())
 }

@@ -1,7 +1,7 @@
 //! Routes: what may be written of them, and what comes of it.
 
 mod actions;
-mod balancing;
+pub(super) mod balancing;
 mod concurrency;
 mod machine_clients;
 mod matching;

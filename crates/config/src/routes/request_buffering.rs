@@ -2,16 +2,28 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use weir_proxy::RequestBuffering;
-use weir_yaml::{ByteSize, Lowered, Lowering, Spanned, WordOr, keys_or_off};
-
-use super::schema;
+use weir_yaml::{ByteSize, Lowered, Lowering, PositiveSize, Spanned, WordOr, keys_or_off};
 
 /// How much is kept of all bodies together, unless told otherwise.
 const TOTAL_BUFFERED: u64 = 64 * 1024 * 1024;
 
 /// The most that may be kept of one body.
 const MAX_BUFFERED: u64 = 1024 * 1024 * 1024;
+
+/// How much of request bodies is read before they are sent on.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "RequestBuffering"))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RequestBufferingKeys {
+    /// How much of one body is kept in memory, at most `1GiB`.
+    pub(crate) max: Spanned<PositiveSize>,
+    /// How much of all these bodies may be kept at the same time, in the whole process. Default:
+    /// `64MiB`, or `max`.
+    pub(crate) total: Option<Spanned<PositiveSize>>,
+}
 
 /// How much of request bodies is read before they are sent on; none if this says nothing, and none
 /// within if it is turned off.
@@ -21,7 +33,7 @@ const MAX_BUFFERED: u64 = 1024 * 1024 * 1024;
 )]
 pub(super) fn request_buffering(
     cx: &mut Lowering<'_>,
-    written: Option<&Spanned<WordOr<schema::RequestBuffering>>>,
+    written: Option<&Spanned<WordOr<RequestBufferingKeys>>>,
 ) -> Lowered<Option<Option<Arc<RequestBuffering>>>> {
     let Some(written) = written else {
         return Ok(None);

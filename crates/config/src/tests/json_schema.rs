@@ -16,7 +16,7 @@ use crate::defaults::TAKES_RESTART;
 use crate::foreign::{AccessFormat, Parsed};
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
-use crate::routes::schema::RetryReason;
+use crate::routes::balancing::retries::RetryReason;
 use crate::until::Until;
 
 impl KeySchema for Parsed<Statuses> {

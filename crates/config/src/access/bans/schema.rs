@@ -7,7 +7,7 @@ use weir_middleware::TreatmentKeys;
 use weir_rules::Enforcement;
 use weir_yaml::{HumanDuration, OneOrMany, Required, Spanned};
 
-use crate::limits::schema::StatusList;
+use crate::limits::StatusList;
 
 /// Which clients are banned, for what, and for how long.
 #[derive(Debug, Deserialize)]

@@ -2,24 +2,26 @@
 
 pub(super) mod steps;
 
-use std::str::FromStr;
-
 use serde::Deserialize;
-use thiserror::Error;
 use weir_limit::Priority;
 use weir_middleware::{
     ConcurrencyKeys, HeaderForm, HeaderForms, OnDeniedKeys, RejectionKeys, RequestBounds,
 };
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
-use weir_rules::{Enforcement, Statuses};
+use weir_rules::Enforcement;
 use weir_yaml::{
-    Entries, FieldName, MethodName, OneOrMany, Percent, PositiveDuration, PositiveSize, Reported,
-    Secret, Spanned, WordOr, words,
+    Entries, FieldName, MethodName, OneOrMany, PositiveDuration, PositiveSize, Reported, Spanned,
+    WordOr, words,
 };
 
+use super::balancing::ejection::EjectionKeys;
+use super::balancing::health_check::HealthCheckKeys;
+use super::balancing::retries::RetriesKeys;
+use super::balancing::sticky::StickyKeys;
+use super::request_buffering::RequestBufferingKeys;
 use crate::addresses::{DnsServer, ServerUrl};
-use crate::foreign::{Config, Parsed, Word};
-use crate::limits::schema::{LimitUse, StatusList};
+use crate::foreign::{Config, Word};
+use crate::limits::schema::LimitUse;
 use steps::with_step_keys;
 
 with_step_keys! {
@@ -98,7 +100,7 @@ with_step_keys! {
         pub(crate) max_body_bytes: Option<PositiveSize>,
         /// How much of request bodies is read before they are sent on; see
         /// [bounds](#bounds-of-requests). Type: `off`, or keys. Default: the upstream's.
-        pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+        pub(crate) request_buffering: Option<Spanned<WordOr<RequestBufferingKeys>>>,
     }
 }
 
@@ -125,18 +127,6 @@ impl Route {
                 .or(upstream.max_body_bytes),
         }
     }
-}
-
-/// How much of request bodies is read before they are sent on.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RequestBuffering {
-    /// How much of one body is kept in memory, at most `1GiB`.
-    pub(crate) max: Spanned<PositiveSize>,
-    /// How much of all these bodies may be kept at the same time, in the whole process. Default:
-    /// `64MiB`, or `max`.
-    pub(crate) total: Option<Spanned<PositiveSize>>,
 }
 
 /// Which requests take a route.
@@ -236,7 +226,7 @@ pub(crate) struct Upstream {
     pub(crate) max_body_bytes: Option<PositiveSize>,
     /// How much of request bodies is [read before they are sent on](#bounds-of-requests). Type:
     /// `off`, or keys. Default: with `concurrency` [16 KiB](#shedding), else none.
-    pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+    pub(crate) request_buffering: Option<Spanned<WordOr<RequestBufferingKeys>>>,
     /// How many connections [each server may have](#connections-of-a-server).
     pub(crate) max_connections: Option<Spanned<usize>>,
     /// How many requests it may have in flight; beyond that, requests [are shed](#shedding). Type:
@@ -261,16 +251,16 @@ pub(crate) struct Upstream {
     /// `hash` and sources. Default: `round_robin`.
     pub(crate) balance: Option<Spanned<Balance>>,
     /// A cookie that [leads a client back](#sticky-balancing) to its server. Default: none.
-    pub(crate) sticky: Option<Spanned<Sticky>>,
+    pub(crate) sticky: Option<Spanned<StickyKeys>>,
     /// For how long a server that is back, or new among others, gets less than its share.
     pub(crate) slow_start: Option<Spanned<PositiveDuration>>,
     /// How Weir [asks servers](#health-checks) whether they are healthy. Default: none.
-    pub(crate) health_check: Option<Spanned<HealthCheck>>,
+    pub(crate) health_check: Option<Spanned<HealthCheckKeys>>,
     /// When a server that [fails](#servers-that-fail) gets no requests for a while. Type: `off`, or
     /// keys. Default: `{}`.
-    pub(crate) ejection: Option<Spanned<WordOr<Ejection>>>,
+    pub(crate) ejection: Option<Spanned<WordOr<EjectionKeys>>>,
     /// When a request is [sent again](#retries). Type: `off`, or keys. Default: `{}`.
-    pub(crate) retries: Option<Spanned<WordOr<Retries>>>,
+    pub(crate) retries: Option<Spanned<WordOr<RetriesKeys>>>,
 }
 
 impl Upstream {
@@ -355,20 +345,6 @@ pub(crate) struct Server {
     pub(crate) weight: Option<Spanned<u32>>,
 }
 
-/// How clients stay on their servers.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Sticky {
-    /// The cookie's name.
-    pub(crate) cookie: Spanned<String>,
-    /// Signs the cookie: at least 16 bytes, the same on all gateways. In a list, the first one
-    /// signs, and cookies of the others are valid too. Type: secret, or list of secrets.
-    pub(crate) key: Spanned<OneOrMany<Spanned<Secret>>>,
-    /// How long clients keep the cookie. Default: the browser's session.
-    pub(crate) max_age: Option<PositiveDuration>,
-}
-
 /// How the next server is chosen.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -377,88 +353,6 @@ pub(crate) enum Balance {
     RoundRobin,
     LeastRequests,
     Hash(OneOrMany<Spanned<String>>),
-}
-
-/// When a server that fails gets no requests.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Ejection {
-    /// How many failures in a row eject a server: a closed connection, what is not a response, a
-    /// time-out, or a `status`. Default: `5`.
-    pub(crate) failures: Option<Spanned<u32>>,
-    /// Which statuses are failures. Default: `5xx`.
-    pub(crate) status: Option<StatusList>,
-    /// How long the first ejection lasts. Default: `1s`.
-    pub(crate) base_time: Option<Spanned<PositiveDuration>>,
-    /// How long an ejection lasts at most. Default: `1m`.
-    pub(crate) max_time: Option<PositiveDuration>,
-    /// How many of the servers may be ejected at a time, rounded up; never all. Those that refuse
-    /// connections are ejected beyond that. Default: `50%`.
-    pub(crate) max_ejected: Option<Percent>,
-}
-
-/// When a request is sent again.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Retries {
-    /// How many retries there may be at a time, of the requests in flight to the upstream; at least
-    /// 3, unless it is `0%`. Others wait for their turn, for up to a second. Default: `20%`.
-    pub(crate) budget: Option<Percent>,
-    /// After what: a connection that was closed before the response, no response within
-    /// `response_timeout`, or a response with such a status. Type: `closed`, `timeout`, statuses.
-    /// Default: `[closed, timeout]`.
-    pub(crate) on: Option<Spanned<OneOrMany<Spanned<Parsed<RetryReason>>>>>,
-}
-
-/// After what a request is sent again.
-#[derive(Clone, Debug)]
-pub(crate) enum RetryReason {
-    Closed,
-    Timeout,
-    Status(Statuses),
-}
-
-/// A text that is not a reason to retry.
-#[derive(Debug, Error)]
-#[error(
-    "`{0}` is not a reason to retry\nthey are closed, timeout, and statuses such as 503 or 502-504"
-)]
-pub(crate) struct RetryReasonError(String);
-
-impl FromStr for RetryReason {
-    type Err = RetryReasonError;
-
-    fn from_str(text: &str) -> Result<Self, RetryReasonError> {
-        match text {
-            "closed" => Ok(Self::Closed),
-            "timeout" => Ok(Self::Timeout),
-            _ => match text.parse() {
-                Ok(statuses) => Ok(Self::Status(statuses)),
-                Err(_) => Err(RetryReasonError(text.to_owned())),
-            },
-        }
-    }
-}
-
-/// How servers are asked whether they are healthy.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct HealthCheck {
-    /// What is asked for, with its query if there is one. Type: path.
-    pub(crate) path: Spanned<String>,
-    /// How long Weir waits between two checks, give or take a tenth. Default: `5s`.
-    pub(crate) interval: Option<PositiveDuration>,
-    /// How long a check may take. Default: `1s`.
-    pub(crate) timeout: Option<PositiveDuration>,
-    /// The statuses with which a check passes. Default: `200-399`.
-    pub(crate) expect: Option<StatusList>,
-    /// How many checks in a row must pass before an unhealthy server is healthy. Default: `2`.
-    pub(crate) healthy_after: Option<Spanned<u32>>,
-    /// How many checks in a row must fail before a healthy server is unhealthy. Default: `3`.
-    pub(crate) unhealthy_after: Option<Spanned<u32>>,
 }
 
 words!(Priority, by Config:
