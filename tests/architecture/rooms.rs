@@ -143,7 +143,7 @@ const FEATURES: [Feature; 26] = [
             "crates/middleware/src/rate_limit/held_slot.rs",
             "crates/middleware/src/rate_limit/shed.rs",
             "crates/telemetry/src/metrics/overload.rs",
-            "crates/config/src/routes/concurrency.rs",
+            "crates/config/src/routes/concurrency/",
             "src/app/overload.rs",
             "src/app/explain/shedding.rs",
         ],

@@ -15,6 +15,7 @@ use crate::access::schema::{Allow, Block};
 use crate::addresses::{ListenAddress, Nat64Prefix, Network};
 use crate::foreign::Parsed;
 use crate::limits::schema::{DefaultLimits, Overrides};
+use crate::routes::concurrency::keys::Priorities;
 use crate::routes::schema::{Route, RouteDefaults, Upstream};
 
 /// The whole file.
@@ -96,20 +97,6 @@ impl Gateway {
         let written = self.upstreams.as_ref();
         written.map_or(&[], |upstreams| upstreams.0.as_slice())
     }
-}
-
-/// Clients by how much their requests matter.
-#[derive(Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Priorities {
-    /// Clients whose requests are shed first, on all routes. Type: `{addresses, accounts}`, as of
-    /// [`allow`](#allow-and-block). Default: none.
-    pub(crate) low: Option<Allow>,
-    /// Clients whose requests have at least this priority. Type: the same. Default: none.
-    pub(crate) high: Option<Allow>,
-    /// Clients whose requests are shed last. Type: the same. Default: none.
-    pub(crate) critical: Option<Allow>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -2,7 +2,7 @@
 
 mod actions;
 pub(super) mod balancing;
-mod concurrency;
+pub(super) mod concurrency;
 mod machine_clients;
 mod matching;
 mod request_buffering;

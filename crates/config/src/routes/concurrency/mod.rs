@@ -1,5 +1,7 @@
 //! What matters when there are more requests than an upstream or the gateway can handle.
 
+pub(crate) mod keys;
+
 use std::sync::Arc;
 
 use weir_limit::Priority;
@@ -7,10 +9,11 @@ use weir_middleware::{ClientPriorities, OverloadSettings};
 use weir_rules::Enforcement;
 use weir_yaml::{Lowered, Lowering, Spanned, WordOr};
 
+use self::keys::Priorities;
 use super::schema::{self, RouteDefaults};
 use crate::access::access_list;
 use crate::gateway::Share;
-use crate::gateway::schema::{Gateway, Priorities};
+use crate::gateway::schema::Gateway;
 use crate::limits::{LimitTable, enforcement};
 
 /// The priority of a route's requests.
