@@ -29,6 +29,9 @@ pub(super) fn gateway_table(answer: &Value) -> String {
             _ => shown(&gateway["name"]),
         };
         let state = match gateway["state"].as_str() {
+            Some("up") if gateway["configuration_refused"] == true => {
+                "up, configuration refused".to_owned()
+            }
             Some("up") => "up".to_owned(),
             _ => {
                 let seen = gateway["seen"].as_f64().unwrap_or_default();
@@ -383,12 +386,15 @@ mod tests {
             })
         };
         let counts = json!({"requests": 412, "denied": 3, "failed": 0});
+        let mut refused = gateway("gw-4", "5b1d", "up", counts.clone());
+        refused["configuration_refused"] = true.into();
         let answer = json!({
             "alone": "NOPERM\u{1b}[2J",
             "gateways": [
                 gateway("gw-1", "5b1d", "up", counts.clone()),
                 gateway("gw-2", "90e2", "behind", counts),
                 gateway("gw\u{1b}[2J", "5b1d", "silent", Value::Null),
+                refused,
             ],
             "configurations": [
                 {"configuration": "90e2", "gateways": ["gw-2"], "limits": [
@@ -398,10 +404,11 @@ mod tests {
             ],
         });
         insta::assert_snapshot!(gateway_table(&answer), @r"
-        GATEWAY      ADDRESS        VERSION  CONFIGURATION  SINCE                 STATE          FIGURES          REQUESTS  DENIED  FAILED
-        gw-1 *       10.0.0.1:9901  0.1.0    5b1d           2026-11-26T12:00:07Z  up             shared                412       3       0
-        gw-2         10.0.0.1:9901  0.1.0    90e2 differs   2026-11-26T12:00:07Z  behind for 9s  shared                412       3       0
-        gw\u{1b}[2J  10.0.0.1:9901  0.1.0    5b1d           2026-11-26T12:00:07Z  silent for 9s  another version         -       -       -
+        GATEWAY      ADDRESS        VERSION  CONFIGURATION  SINCE                 STATE                      FIGURES          REQUESTS  DENIED  FAILED
+        gw-1 *       10.0.0.1:9901  0.1.0    5b1d           2026-11-26T12:00:07Z  up                         shared                412       3       0
+        gw-2         10.0.0.1:9901  0.1.0    90e2 differs   2026-11-26T12:00:07Z  behind for 9s              shared                412       3       0
+        gw\u{1b}[2J  10.0.0.1:9901  0.1.0    5b1d           2026-11-26T12:00:07Z  silent for 9s              another version         -       -       -
+        gw-4         10.0.0.1:9901  0.1.0    5b1d           2026-11-26T12:00:07Z  up, configuration refused  shared                412       3       0
         alone: NOPERM\u{1b}[2J
         90e2: L: here 5 at once; there none
           meanwhile: all

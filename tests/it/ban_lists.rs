@@ -195,6 +195,30 @@ fn standing_bans_hold(one: &Gateway, other: &Gateway) {
     });
 }
 
+/// A script that bans each address of an attack took all places, and the network was refused.
+#[test]
+fn short_bans_never_take_the_places_of_those_that_cannot_be_without_one() {
+    let upstream = upstream();
+    let gateway = unlimited(&upstream).start();
+    let banned = |number: u32| {
+        let client = format!("/v1/bans/traps/10.0.{}.{}", number >> 8, number & 255);
+        ask(&gateway, put(&client, "{\"for\": \"1h\"}"))
+    };
+    for number in 0..900 {
+        banned(number);
+    }
+    let last = banned(900);
+    // Its bucket alone has it.
+    assert_eq!(
+        (&last["banned"], &last["standing"]),
+        (&json!(true), &Value::Null)
+    );
+    assert_eq!(gateway.send(&from("10.0.3.132", "/")).status, 429);
+    assert!(!banned(899)["standing"].is_null());
+    let network = ask(&gateway, put(NETWORK, "{\"for\": \"forever\"}"));
+    assert_eq!(network["standing"]["subject"], "203.0.113.0/24");
+}
+
 /// The command that is to lift it succeeded, and nothing was lifted.
 #[test]
 fn no_client_is_said_to_be_let_in_that_is_in_a_banned_network() {

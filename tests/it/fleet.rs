@@ -718,6 +718,31 @@ fn the_metrics_of_each_gateway_tell_of_others_that_are_silent_or_configured_othe
     });
 }
 
+/// Its state was `up`, and the finding had no reason.
+#[test]
+fn a_gateway_that_refused_its_configuration_never_looks_well_on_another() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let pair = [setup.start(), setup.start()];
+    know_each_other(&pair);
+    let [one, other] = &pair;
+    other.write("limits/defaults.yaml", "Broken: {per: address, burst: 0}");
+    other.signal("HUP");
+    let refused = || {
+        gateways(one)
+            .iter()
+            .any(|it| it["configuration_refused"] == true)
+    };
+    eventually("the refusal of the other", || refused().then_some(()));
+    assert_eq!(gateways(one)[0]["configuration_refused"], false);
+    let address = one.admin_address().to_string();
+    let (_, table) = run(one, &["gateways", "--admin", &address]);
+    assert!(table.contains("up, configuration refused"), "{table}");
+    let (_, top) = run(one, &["top", "--once", "--admin", &address]);
+    assert!(top.contains("limits/defaults.yaml:1:"), "{top}");
+}
+
 /// Ten requests of a burst of five passed, and each view said that all was well.
 #[test]
 fn a_gateway_with_another_hash_key_is_named_and_its_key_shown_to_nobody() {

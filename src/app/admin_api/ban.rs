@@ -24,7 +24,7 @@ use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
 use super::responses::{self, BanPage, DateTime, ListedBan, finite_seconds, seconds};
-use crate::app::shared_bans::{BegunEntry, ListedCause, SharedBans, StandingBan};
+use crate::app::shared_bans::{BegunEntry, ListedCause, MAX_SHORT_BANS, SharedBans, StandingBan};
 use crate::app::shared_list::{ListEntry, ListError, millis, moment};
 use crate::app::stores::AdminStores;
 
@@ -227,10 +227,12 @@ impl<'s> BanTarget<'s> {
     ) -> Result<(), ApiError> {
         let longest = self.ban.schedule().longest();
         let fits = duration.length.filter(|length| *length <= longest);
-        match (
-            self.subject().zip(fits),
-            self.keep(by, duration, operator).await,
-        ) {
+        let short = self.subject().zip(fits);
+        let kept = match short.is_some() && self.finds_last_places(by) {
+            true => Err(ApiError::List(ListError::Full(StandingBan::full()))),
+            false => self.keep(by, duration, operator).await,
+        };
+        match (short, kept) {
             // A bucket alone holds as well, as long as the store keeps it.
             (Some((subject, length)), Err(error)) if has_no_room(&error) => {
                 self.begin_listed(by, &subject, length, duration, operator)
@@ -247,6 +249,13 @@ impl<'s> BanTarget<'s> {
         let subject = self.as_listed();
         audit::ban_set(operator.name(), self.ban.name(), &subject, duration.length);
         Ok(())
+    }
+
+    /// Whether those places alone are left which are for bans that cannot be without one.
+    fn finds_last_places(&self, by: BanStores<'_>) -> bool {
+        let standing = by.known_standing();
+        let has_place = || standing.iter().any(|ban| ban.key() == self.standing_key());
+        standing.len() >= MAX_SHORT_BANS && !has_place()
     }
 
     /// Adds it to the standing bans, of which each gateway has a copy.

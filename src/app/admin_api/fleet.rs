@@ -17,13 +17,18 @@ use super::responses::{
     GatewayFindingKind as Kind, Gateways, LimitDifference, OtherConfiguration,
 };
 use crate::app::fleet::{
-    self, FleetView, GatewayState, KnownGateway, MAX_GATEWAYS, PublishedFinding, Scope, Solitude,
+    self, Figures, FleetView, GatewayState, KnownGateway, MAX_GATEWAYS, PublishedFinding, Scope,
+    Solitude,
 };
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
 
 /// Upper bound on findings that are shown of other gateways.
 const MAX_FINDINGS: usize = 12;
+
+/// Upper bound on the characters of a finding's detail that others see: each gateway reads the
+/// findings of all.
+const MAX_DETAIL: usize = 400;
 
 const PARAMETERS: &str = "there is scope=gateway or fleet";
 
@@ -117,6 +122,7 @@ fn gateway(known: &KnownGateway) -> Gateway {
         since: DateTime(since),
         is_self: known.is_self,
         state: known.state(),
+        configuration_refused: figures.is_some_and(refuses_configuration),
         seen: known.seen.as_secs_f64(),
         figures: known.figures_state(),
         counts: figures.map(|figures| GatewayCounts {
@@ -127,6 +133,11 @@ fn gateway(known: &KnownGateway) -> Gateway {
             connections: figures.connections,
         }),
     }
+}
+
+fn refuses_configuration(figures: &Figures) -> bool {
+    let mut kinds = figures.findings.iter().filter_map(known_kind);
+    kinds.any(|kind| kind == Kind::Configuration)
 }
 
 fn difference(difference: &fleet::LimitDifference) -> LimitDifference {
@@ -150,6 +161,9 @@ pub(in crate::app) fn published_findings(
         PublishedFinding {
             kind: kind.as_str().unwrap_or_default().to_owned(),
             text: finding.text,
+            detail: finding
+                .detail
+                .map(|detail| detail.chars().take(MAX_DETAIL).collect()),
             remedy: finding.remedy.into_owned(),
         }
     });
@@ -243,12 +257,17 @@ fn other_configuration(other: &fleet::OtherConfiguration) -> GatewayFinding {
     }
 }
 
+fn known_kind(finding: &PublishedFinding) -> Option<Kind> {
+    Kind::deserialize(&Value::from(&*finding.kind)).ok()
+}
+
 /// A finding that another gateway has published; none of a kind that this version does not know.
 /// Whoever can write into the store can write it, so its remedy is quoted.
 fn of_other(gateway: &KnownGateway, finding: &PublishedFinding) -> Option<GatewayFinding> {
-    let kind = Kind::deserialize(&Value::from(&*finding.kind)).ok()?;
+    let kind = known_kind(finding)?;
     Some(GatewayFinding {
         gateway: Some(gateway.title()),
+        detail: finding.detail.clone(),
         remedy: format!("That gateway advises: \"{}\"", finding.remedy).into(),
         ..GatewayFinding::new(kind, finding.text.clone(), "")
     })

@@ -560,6 +560,8 @@ pub(super) struct Gateway {
     /// It is the one that is asked.
     pub(super) is_self: bool,
     pub(super) state: GatewayState,
+    /// Its files have another configuration, which it refused. False where figures are not known.
+    pub(super) configuration_refused: bool,
     /// How many seconds ago it published its figures.
     pub(super) seen: f64,
     pub(super) figures: FiguresState,

@@ -26,10 +26,10 @@ use weir_store::{SharedEntry, StoreError};
 pub(super) use self::definitions::LimitDifference;
 pub(super) use self::figures::Surroundings;
 use self::published::{
-    ENTRY_KEPT, FIGURES_KEPT, Figures, GatewayEntry, INTERVAL, LIMITS_INTERVAL, LIMITS_KEPT,
+    ENTRY_KEPT, FIGURES_KEPT, GatewayEntry, INTERVAL, LIMITS_INTERVAL, LIMITS_KEPT,
     MAX_LIMITS_BYTES, PublishedLimits, figures_name, limits_name,
 };
-pub(super) use self::published::{FiguresState, PublishedFinding};
+pub(super) use self::published::{Figures, FiguresState, PublishedFinding};
 use self::view::SILENT_AFTER;
 pub(super) use self::view::{
     CountedSubject, FleetView, GatewayState, KnownGateway, OtherConfiguration, Scope, Solitude,

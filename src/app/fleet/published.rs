@@ -175,6 +175,9 @@ impl Figures {
 pub(in crate::app) struct PublishedFinding {
     pub(in crate::app) kind: String,
     pub(in crate::app) text: String,
+    /// None of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::app) detail: Option<String>,
     pub(in crate::app) remedy: String,
 }
 

@@ -21,8 +21,8 @@ use weir_middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
 use weir_store::{SharedEntry, SharedLists, StoreError};
 
 pub(super) use self::refused_peers::RefusalRules;
-pub(super) use self::standing::StandingBan;
 use self::standing::StandingTarget;
+pub(super) use self::standing::{MAX_SHORT_BANS, StandingBan};
 use super::shared_list::{ListChanges, ListError, ListKeeper, millis};
 
 /// The list of bans that have begun.

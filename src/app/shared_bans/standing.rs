@@ -82,6 +82,10 @@ impl ListEntry for StandingBan {
     }
 }
 
+/// How many places bans may take that a bucket alone could hold. The others are for those of
+/// networks, for good, and of long durations.
+pub(in crate::app) const MAX_SHORT_BANS: usize = MAX_ENTRIES - 100;
+
 /// The standing bans in force.
 #[derive(Clone)]
 pub(in crate::app) struct StandingTarget {

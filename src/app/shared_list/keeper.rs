@@ -154,7 +154,7 @@ impl<E: ListEntry> ListKeeper<E> {
         if any_ended && let Err(error) = self.remove(ended, target).await {
             tracing::debug!(%error, "{} that have ended are left for others to remove", E::PLURAL);
         }
-        if any_ended || change == ListChange::Changed {
+        if any_ended || change != ListChange::Nothing {
             target.put_in_force(self.list.latest());
         }
         Ok(())

@@ -84,6 +84,9 @@ pub(super) struct SharedList<E: ListEntry> {
     lists: Option<Arc<dyn SharedLists>>,
     /// The version of the entries; none if another gateway may have changed them at the same time.
     version: Option<u64>,
+    /// The latest version that was there. A store that has an earlier one has lost what came after:
+    /// all of the list, or what a snapshot or a replica did not have yet.
+    latest_version: u64,
     /// In the order of ends and texts.
     entries: Vec<SharedEntry>,
     parsed: Parsed<E>,
@@ -113,6 +116,7 @@ impl<E: ListEntry> SharedList<E> {
         Self {
             lists,
             version: None,
+            latest_version: 0,
             entries: Vec::new(),
             parsed: Parsed::new(),
             latest: Vec::new(),
@@ -162,24 +166,39 @@ impl<E: ListEntry> SharedList<E> {
         if self.version == Some(version) {
             return Ok(ListChange::Nothing);
         }
-        let lasting = self.entries.iter().filter(|entry| lasts(entry, now));
-        let lasting: Vec<SharedEntry> = lasting.cloned().collect();
-        // No gateway deletes a list, be it empty.
-        if version == 0 && !lasting.is_empty() {
-            self.change(lasting, Vec::new(), now).await?;
-            return Ok(ListChange::Restored);
-        }
-        let (version, entries) = read_all::<E>(&**lists, version, now).await?;
-        self.version = Some(version);
-        let change = match entries == self.entries {
-            true => ListChange::Nothing,
-            false => {
-                self.replace(entries);
-                ListChange::Changed
-            }
+        let has_lost = version < self.latest_version;
+        let (version, mut entries) = read_all::<E>(&**lists, version, now).await?;
+        let lost = match has_lost {
+            true => self.lost(&entries, now),
+            false => Vec::new(),
         };
+        let is_restored = !lost.is_empty();
+        if is_restored {
+            self.change(lost.clone(), Vec::new(), now).await?;
+            entries.extend(lost);
+            entries.sort_unstable();
+        }
+        // Others may restore theirs at the same time.
+        self.version = (!is_restored).then_some(version);
+        self.latest_version = version;
+        let change = match (is_restored, entries == self.entries) {
+            (true, _) => ListChange::Restored,
+            (false, true) => ListChange::Nothing,
+            (false, false) => ListChange::Changed,
+        };
+        if change != ListChange::Nothing {
+            self.replace(entries);
+        }
         self.remove_again(now).await;
         Ok(change)
+    }
+
+    /// What has not ended and is not among these entries of the store.
+    fn lost(&self, there: &[SharedEntry], now: Timestamp) -> Vec<SharedEntry> {
+        let is_there = |entry: &SharedEntry| there.iter().any(|other| other.text == entry.text);
+        let own = self.entries.iter();
+        let lost = own.filter(|entry| lasts(entry, now) && !is_there(entry));
+        lost.cloned().collect()
     }
 
     /// Removes what has come back. If that fails, the next look reads the list again, and tries
@@ -216,6 +235,7 @@ impl<E: ListEntry> SharedList<E> {
                 true => changed.after,
                 false => known,
             });
+            self.latest_version = self.latest_version.max(changed.after);
             removed_there = Some(changed.removed);
         }
         self.note_removed(&add, &remove);
@@ -554,6 +574,34 @@ pub(super) mod tests {
             .unwrap();
         one.look(NOW).await.unwrap();
         assert!(one.entries.contains(&again));
+    }
+
+    /// Bans of the time after a snapshot were lost with it, and those lifted since were back.
+    #[tokio::test]
+    async fn a_store_that_comes_back_with_an_older_snapshot_has_the_list_of_now_again() {
+        let lists = Arc::new(Lists::default());
+        let (mut one, mut other) = (list_in(&lists), list_in(&lists));
+        let old = vec![entry(6), entry(7)];
+        one.change(old.clone(), Vec::new(), NOW).await.unwrap();
+        let snapshot = *lists.version.lock();
+        for number in [8, 9] {
+            let add = vec![entry(number)];
+            one.change(add, Vec::new(), NOW).await.unwrap();
+        }
+        other.look(NOW).await.unwrap();
+        let lifted = vec![entry(6).text];
+        other.change(Vec::new(), lifted, NOW).await.unwrap();
+        one.look(NOW).await.unwrap();
+        *lists.version.lock() = snapshot;
+        *lists.entries.lock() = old;
+        assert_eq!(one.look(NOW).await.unwrap(), ListChange::Restored);
+        let now = [entry(7), entry(8), entry(9)];
+        for _ in 0..2 {
+            other.look(NOW).await.unwrap();
+            one.look(NOW).await.unwrap();
+        }
+        assert_eq!(*lists.entries.lock(), now);
+        assert_eq!([&one.entries[..], &other.entries[..]], [&now[..], &now[..]]);
     }
 
     /// A ban that another gateway had set meanwhile held everywhere but here.
