@@ -155,6 +155,12 @@ pub(super) fn append_to<B>(response: &mut Response<B>, append: impl FnOnce(&mut 
     }
 }
 
+/// Appends a number to a line of which more is written.
+pub(super) fn push_integer(line: &mut Vec<u8>, number: u64) {
+    let number = number.min(MAX_INTEGER);
+    line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
 /// A number as a field's whole value.
 pub(super) fn integer(number: u64) -> HeaderValue {
     HeaderValue::from(number.min(MAX_INTEGER))

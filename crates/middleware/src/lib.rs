@@ -222,6 +222,15 @@ impl RequestContext {
         extensions.get::<Self>()?.routed.as_ref()
     }
 
+    /// The request's route and its client, by one look-up; the client as
+    /// [`ClientIdentity::from_extensions`] finds it.
+    fn routed_client(extensions: &Extensions) -> (Option<&Routed>, Option<&ClientIdentity>) {
+        let context = extensions.get::<Self>();
+        let identified = context.and_then(|context| context.identity.as_ref());
+        let routed = context.and_then(|context| context.routed.as_ref());
+        (routed, identified.or_else(|| extensions.get()))
+    }
+
     /// The context of a request, made if there is none.
     fn entry(extensions: &mut Extensions) -> &mut Self {
         extensions.get_or_insert_default()

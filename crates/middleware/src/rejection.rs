@@ -73,15 +73,35 @@ pub(super) struct EmptyResponse {
     takes_lines: bool,
 }
 
+impl EmptyResponse {
+    pub(super) fn takes_lines(&self) -> bool {
+        self.takes_lines
+    }
+
+    /// The same response with a problem document that has these header lines.
+    #[inline]
+    pub(super) fn into_problem<B>(
+        self,
+        status: StatusCode,
+        document: Bytes,
+        lines: ProblemResponse,
+    ) -> Response<ResponseBody<B>> {
+        let mut response = self.response.map(|()| ResponseBody::full(document));
+        *response.status_mut() = status;
+        response.extensions_mut().insert(lines);
+        response
+    }
+}
+
 /// An empty response in the memory of a request that goes no further. A flood of requests that are
 /// denied then takes no memory for the headers of their responses.
 pub(super) fn in_memory_of(request: impl HttpRequest) -> EmptyResponse {
     let mut head = request.into_boxed().head;
     let takes_lines = RequestContext::takes_lines(&head.extensions);
     let mut response = Response::new(());
-    *response.headers_mut() = mem::take(&mut head.headers);
+    mem::swap(response.headers_mut(), &mut head.headers);
     response.headers_mut().clear();
-    *response.extensions_mut() = mem::take(&mut head.extensions);
+    mem::swap(response.extensions_mut(), &mut head.extensions);
     response.extensions_mut().clear();
     give_back(head);
     EmptyResponse {

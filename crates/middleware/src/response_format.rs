@@ -7,7 +7,7 @@
 
 use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::Response;
@@ -123,12 +123,16 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = ready!(this.future.poll(cx))?;
-        if let Some(steps) = this.steps {
-            return Poll::Ready(Ok(format(steps, response)));
+        let mut polled = this.future.poll(cx);
+        match (this.steps, &mut polled) {
+            (Some(steps), _) => polled.map_ok(|response| format(steps, response)),
+            // Most responses are changed where they are, as they are large.
+            (None, Poll::Ready(Ok(response))) => {
+                vary_by_accept_if_cacheable(response);
+                polled
+            }
+            (None, _) => polled,
         }
-        vary_by_accept_if_cacheable(&mut response);
-        Poll::Ready(Ok(response))
     }
 }
 
@@ -177,10 +181,14 @@ where
 
 /// Tells caches that other clients get a page in place of this document.
 fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
+    // Few responses are, and to look for what marks those of Weir takes longer.
+    if !is_cacheable(response) {
+        return;
+    }
     let extensions = response.extensions();
     let has_page = extensions.get::<ProblemResponse>().is_some()
         || extensions.get::<CustomResponse>().is_some() && is_json_error(response);
-    if has_page && is_cacheable(response) {
+    if has_page {
         vary_by_accept(response.headers_mut());
     }
 }

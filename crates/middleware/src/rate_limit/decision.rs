@@ -339,13 +339,14 @@ impl PendingDecision {
 
 /// The results. Each takes what it needs of the decision, which is not used again.
 impl PendingDecision {
-    /// For a request that is let through, with what is charged for it later.
+    /// For a request that is let through, with what is charged for it later. In a box at once, as it
+    /// is large.
     #[inline(always)]
     pub(super) fn allowed(
         &mut self,
         in_flight: Option<InFlight>,
         charges: Option<Arc<DeferredCharges>>,
-    ) -> ResponseContext {
+    ) -> Box<ResponseContext> {
         let (policy, queried) = (&self.route.policy, &self.queried);
         let would_deny = policy.would_deny(queried);
         if let (Some(bans), Some(_)) = (&mut self.bans, &would_deny) {
@@ -371,10 +372,14 @@ impl PendingDecision {
             in_flight: policy.in_flight(queried),
             ..self.verdict(disposition)
         };
-        let mut context = ResponseContext::new(verdict, Some(Arc::clone(&self.route)));
+        let route = Some(Arc::clone(&self.route));
+        let mut context = Box::new(ResponseContext::new(verdict, route));
         context.hold(charges.map(HeldCharges::new));
         context.hold(self.bans.take());
-        context.status = (!self.queried.is_empty()).then(|| mem::take(&mut self.queried));
+        if !self.queried.is_empty() {
+            let status = context.status.get_or_insert_default();
+            mem::swap(status, &mut self.queried);
+        }
         context.in_flight = in_flight;
         context
     }

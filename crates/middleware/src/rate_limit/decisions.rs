@@ -28,6 +28,8 @@ pub(super) struct QueriedLimits {
 }
 
 impl Default for QueriedLimits {
+    /// What is made by a call is copied to its place.
+    #[inline(always)]
     fn default() -> Self {
         Self {
             limits: SmallVec::new(),
@@ -163,18 +165,28 @@ pub(super) fn logged_cost(cost: u64) -> u32 {
 impl RoutePolicy<PreparedLimit> {
     /// Where a request stands with each limit whose decision holds for it.
     pub(super) fn statuses(&self, queried: &QueriedLimits) -> LimitStatuses<'_> {
-        let telling = queried.decided().filter(|(limit, _)| limit.role.is_shown());
-        let source = queried.source;
-        let status = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
-            Some(LimitStatus {
-                label: &self.limit(queried.limit.into())?.label,
-                quota: queried.quota,
-                quota_ends_in: queried.quota_ends_in,
-                decision: decision.map(|decision| queried.within_override(decision)),
-                is_stale: decision.is_some_and(|decision| is_stale(source, &decision)),
-            })
-        };
-        telling.filter_map(status).collect()
+        let telling = queried.limits.iter().filter(|limit| limit.role.is_shown());
+        let statuses = telling.filter_map(|limit| self.status(queried, limit));
+        statuses.collect()
+    }
+
+    /// Where a request stands with one of the limits that were asked.
+    #[inline]
+    pub(super) fn status(
+        &self,
+        queried: &QueriedLimits,
+        limit: &QueriedLimit,
+    ) -> Option<LimitStatus<'_>> {
+        let is_stale = |decision| is_stale(queried.source, &decision);
+        Some(LimitStatus {
+            label: &self.limit(limit.limit.into())?.label,
+            quota: limit.quota,
+            quota_ends_in: limit.quota_ends_in,
+            decision: limit
+                .decision
+                .map(|decision| limit.within_override(decision)),
+            is_stale: limit.decision.is_some_and(is_stale),
+        })
     }
 
     pub(super) fn count(&self, queried: &QueriedLimits, now: Timestamp) {

@@ -9,8 +9,8 @@ use weir_limit::{Decision, Quota};
 
 use crate::header_text::{Fields, HeaderText};
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 const NANOS_PER_MICRO: u64 = 1_000;
@@ -168,6 +168,16 @@ impl Label {
             0 | 1 => self.quoted_name.clone(),
             _ => format!("{name}-{number}\""),
         }
+    }
+
+    pub(super) fn quoted_name(&self) -> &str {
+        &self.quoted_name
+    }
+
+    /// The quota of those that no override applies to, and their policy.
+    pub(super) fn usual(&self) -> Option<(Quota, &HeaderValue)> {
+        let usual = self.usual.as_ref();
+        usual.map(|(quota, policy)| (*quota, policy))
     }
 
     /// The policy, where it is the usual one.
@@ -370,10 +380,15 @@ impl LimitStatus<'_> {
         start_item(list);
         list.push(&self.label.quoted_name);
         put_parameter(list, ";r=", decision.remaining);
-        let more_in = seconds(decision.more_in(&self.quota).min(self.quota_ends_in));
+        let more_in = self.more_in_secs(decision);
         if !self.quota.is_in_flight() && latest.is_none_or(|latest| more_in <= latest) {
             put_parameter(list, ";t=", more_in);
         }
+    }
+
+    /// In how many seconds more quota is there, or a denied request would pass.
+    pub(super) fn more_in_secs(&self, decision: &Decision) -> u64 {
+        seconds(decision.more_in(&self.quota).min(self.quota_ends_in))
     }
 
     fn write_draft_06_policy(&self, list: &mut HeaderText) {
@@ -384,7 +399,7 @@ impl LimitStatus<'_> {
     }
 
     /// The state of the bucket, as far as it is known.
-    fn state(&self) -> Option<&Decision> {
+    pub(super) fn state(&self) -> Option<&Decision> {
         self.decision.as_ref().filter(|_| !self.is_stale)
     }
 

@@ -17,6 +17,8 @@ mod decoys;
 mod deferred_charge;
 mod deferred_slot;
 mod delay;
+mod denial_lines;
+mod denial_response;
 #[cfg(feature = "gateway")]
 mod envoy;
 mod header_fields;

@@ -13,7 +13,7 @@ use http::header::ACCEPT_ENCODING;
 use tokio::time::Instant;
 use weir_http::problem::Problem;
 use weir_http::request::HttpRequest;
-use weir_limit::time::Nanos;
+use weir_limit::time::Timestamp;
 use weir_rules::{Access, Captures};
 use weir_runtime::loop_time;
 use weir_store::{Outcome, StoreError, StoreFuture};
@@ -24,13 +24,14 @@ use super::decisions::Denial;
 use super::decoys::{DecoySample, shadowed};
 use super::deferred_charge::HeldCharges;
 use super::deferred_slot::UpstreamSlot;
+use super::denial_response::denial_response;
 use super::in_flight::InFlight;
 use super::kept_out::KeptOut;
 use super::metered::Metered;
 use super::on_denied::OnDenied;
 use super::plan::{MissingValue, attributes, size};
-use super::response_context::{ResponseContext, Shown, show_limits};
-use super::{Denied, LimitedRequest, LimitedService, RateLimit, ResponseState};
+use super::response_context::ResponseContext;
+use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::PendingTasks;
 use crate::rejection;
 use crate::route::RouteState;
@@ -105,7 +106,7 @@ impl<S> RateLimit<S> {
     {
         let settings = &self.settings;
         let backend = &settings.backend;
-        let routed = RequestContext::routed(request.extensions());
+        let (routed, client) = RequestContext::routed_client(request.extensions());
         let route = settings.route_of(routed);
         if settings.access.is_none() && !route.is_limited() {
             return self.pass(request, None);
@@ -113,7 +114,7 @@ impl<S> RateLimit<S> {
         let now = backend.now();
         let no_captures = Captures::default();
         let captures = routed.map_or(&no_captures, |routed| &routed.captures);
-        let attributes = attributes(&request, route.name(), captures, now);
+        let attributes = attributes(&request, client, (route.name(), captures), now);
         let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
         if is_unknown && route.counts_addresses && !settings.shares_unknown {
             return unidentified();
@@ -132,7 +133,7 @@ impl<S> RateLimit<S> {
             return self.keep_out(request, kept_out);
         }
         let body_bytes = || size(request.body());
-        let mut pending = PendingState::new(PendingDecision::new(route, now));
+        let mut pending = PendingState::new(route, now);
         let decision = &mut pending.decision;
         if !decision.plan(&attributes, body_bytes, (access, backend), looks) {
             return self.pass(request, None);
@@ -153,7 +154,7 @@ impl<S> RateLimit<S> {
         S: LimitedService<Q>,
     {
         let backend = &self.settings.backend;
-        let routed = RequestContext::routed(request.extensions());
+        let (routed, client) = RequestContext::routed_client(request.extensions());
         let route = Arc::clone(self.settings.route_of(routed));
         let verdict = Verdict::new(Disposition::Denied);
         let untold = |route: &Arc<_>| ResponseContext::new(verdict, Some(Arc::clone(route)));
@@ -162,16 +163,16 @@ impl<S> RateLimit<S> {
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
         let now = backend.now();
-        let mut decision = PendingDecision::new(&route, now);
+        let mut pending = PendingState::new(&route, now);
+        let decision = &mut pending.decision;
         let no_captures = Captures::default();
         let captures = routed.map_or(&no_captures, |routed| &routed.captures);
-        let attributes = attributes(&request, route.name(), captures, now);
+        let attributes = attributes(&request, client, (route.name(), captures), now);
         if !decision.plan_kept_out(&attributes, || size(request.body())) {
             let context = untold(&route);
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
         let answer = decision.ask(backend);
-        let mut pending = PendingState::new(decision);
         pending.kept_out = Some(Box::new(kept_out));
         self.when_answered(answer, &mut pending, request, PendingState::answered)
     }
@@ -226,24 +227,32 @@ pub(super) struct PendingState {
 }
 
 impl PendingState {
+    /// That of a request without anything to decide. The clock is read first: what is called once
+    /// the decision is made has it made elsewhere and moved.
     #[inline(always)]
-    pub(super) fn new(decision: PendingDecision) -> Self {
+    pub(super) fn new(route: &Arc<RouteState>, arrived: Timestamp) -> Self {
+        let since = loop_time::now();
         Self {
-            decision,
+            decision: PendingDecision::new(route, arrived),
             kept_out: None,
-            since: loop_time::now(),
+            since,
         }
     }
 
     /// Moves the state out, into what a request keeps that may have to wait.
     pub(super) fn take(&mut self) -> Self {
-        let none = PendingDecision::new(&self.decision.route, self.decision.arrived);
-        mem::replace(self, Self::new(none))
+        let none = Self::new(&self.decision.route, self.decision.arrived);
+        mem::replace(self, none)
     }
 
     /// How long the store took; nothing where it answered in the same turn, as memory does.
     pub(super) fn waited(&self) -> Duration {
-        loop_time::now().saturating_duration_since(self.since)
+        let now = loop_time::now();
+        // Memory answers within one reading of the clock, and to subtract takes longer than this.
+        match now == self.since {
+            true => Duration::ZERO,
+            false => now.saturating_duration_since(self.since),
+        }
     }
 
     /// Goes on with the request, now that the store has answered or failed.
@@ -376,7 +385,7 @@ impl PendingState {
         let sample = DecoySample::new(&self.decision.route, &request);
         let mut upload = sample.as_ref().and_then(|sample| sample.upload());
         let charges = self.decision.charges(&limiter.settings.backend);
-        let mut context = Box::new(self.decision.allowed(in_flight, charges.clone()));
+        let mut context = self.decision.allowed(in_flight, charges.clone());
         context.verdict.store = Some(store);
         context.hold(sample);
         if let Some(slot) = slot {
@@ -446,21 +455,10 @@ impl PendingState {
         let waits = &limiter.settings.waits;
         waits.spread(&mut self.decision, denial);
         let verdict = self.decision.denied_by(denial);
-        let retry_in = denial.told_wait();
         let empty = rejection::in_memory_of(request);
-        let mut response = match &limiter.settings.respond {
-            Some(respond) => {
-                let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
-                let limit = &*denial.limit();
-                respond(&Denied { limit, retry_after }).map(ResponseBody::full)
-            }
-            None => {
-                let status = rejection.status_after(retry_in);
-                rejection::reject(empty, rejection, status, denial.document(status), retry_in)
-            }
-        };
-        let queried = &self.decision.queried;
-        show_limits(route, queried, Shown::Denial, &mut response);
+        let (settings, queried) = (&limiter.settings, &self.decision.queried);
+        let by = (route, rejection);
+        let mut response = denial_response(empty, settings, by, queried, denial);
         let strictest = || route.policy.strictest(queried);
         response.extensions_mut().insert(Verdict {
             store: Some(store),

@@ -1,6 +1,7 @@
 //! What is to be asked about one request: which buckets, with which quotas.
 
 use std::hash::BuildHasher;
+use std::mem;
 use std::num::NonZeroU64;
 use std::sync::{Arc, LazyLock};
 
@@ -39,14 +40,14 @@ pub(super) struct StoreQuery<'q> {
     pub(super) looks: bool,
 }
 
-/// What limits and bans go by in a request on a route of this name, which captured this.
+/// What limits and bans go by in a request of this client, on a route of this name, which captured
+/// this.
 pub(super) fn attributes<'a, Q: HttpRequest>(
     request: &'a Q,
-    route: &'a str,
-    captures: &'a Captures,
+    identity: Option<&'a ClientIdentity>,
+    (route, captures): (&'a str, &'a Captures),
     now: Timestamp,
 ) -> RequestAttributes<'a> {
-    let identity = ClientIdentity::from_extensions(request.extensions());
     RequestAttributes {
         method: request.method(),
         uri: request.uri(),
@@ -71,7 +72,8 @@ impl RoutePolicy<PreparedLimit> {
         let longest_delay = self.delay.as_deref().map(|delay| delay.longest.into());
         let limits = self.limits_for(attributes, &body_bytes);
         for (index, limit) in limits.iter().enumerate() {
-            match self.matching(limit, attributes, &body_bytes) {
+            // What it says is large: it stays where it is.
+            match &mut self.matching(limit, attributes, &body_bytes) {
                 // A free request is not counted, but its headers show the limit if the route sends any.
                 LimitMatch::Counted {
                     admission,
@@ -86,18 +88,18 @@ impl RoutePolicy<PreparedLimit> {
                         ),
                     };
                     let mode = admission.mode;
-                    let ends_in = ends_in(overridden, attributes.now);
+                    let ends_in = ends_in(*overridden, attributes.now);
                     query.add((index, subject), mode, (admission, ends_in), longest_delay);
                 }
                 LimitMatch::Missing { source, .. }
-                    if query.looks && *source == KeySource::Account => {}
+                    if query.looks && **source == KeySource::Account => {}
                 LimitMatch::Missing { acts: false, .. } => {
                     query.queried.missing_in_dry_run.get_or_insert(index);
                 }
                 LimitMatch::Missing { source, .. } => {
                     return Err(Box::new(MissingValue {
                         limit: Arc::clone(&limit.name),
-                        source: source.clone(),
+                        source: (*source).clone(),
                     }));
                 }
                 _ => {}
@@ -177,12 +179,13 @@ impl StoreQuery<'_> {
         }
     }
 
+    /// Adds the transaction of an admission, which is left without its key.
     #[inline(always)]
     pub(super) fn add(
         &mut self,
         (limit, subject): (usize, Option<NonZeroU64>),
         mode: Mode,
-        (mut admission, quota_ends_in): (Admission, Nanos),
+        (admission, quota_ends_in): (&mut Admission, Nanos),
         longest_delay: Option<Nanos>,
     ) {
         let transaction = &mut admission.transaction;
@@ -228,7 +231,10 @@ impl StoreQuery<'_> {
             // Those of the batch come first, so that decisions are in the order of what is asked.
             None => {
                 self.queried.limits.insert(self.batch.len(), queried);
-                self.batch.push(admission.transaction);
+                self.batch.push(Transaction {
+                    key: mem::take(&mut transaction.key),
+                    ..*transaction
+                });
             }
         }
     }

@@ -12,6 +12,7 @@ use weir_rules::{Cost, KeySource, LimitMatch, LimitUse, RequestAttributes};
 use weir_telemetry::{LimitMetrics, Metrics};
 
 use super::delay::Delay;
+use super::denial_lines::DenialLines;
 use super::header_fields::{HeaderForm, HeaderForms, Label};
 use super::on_denied::OnDenied;
 use crate::rejection::{self, retry_after};
@@ -81,6 +82,8 @@ pub struct PreparedLimit {
     pub(super) label: Label,
     /// The problem document for a request that this limit alone denies.
     pub document: Bytes,
+    /// The header lines of the response to it; none where they are not the default ones.
+    pub(super) lines: Option<Arc<DenialLines>>,
     pub metrics: LimitMetrics,
 }
 
@@ -100,13 +103,24 @@ impl RoutePolicy {
         names.collect()
     }
 
+    /// Whether the response to a denied request has the headers that it has by default.
+    fn has_default_lines(&self) -> bool {
+        let rejection = self.on_denied.rejection();
+        let is_default = rejection.is_some_and(|it| it.body.is_none() && it.headers.is_empty());
+        is_default && self.hook.is_none() && self.header_forms == HeaderForms::default()
+    }
+
     pub(crate) fn prepare(self, metrics: &Metrics) -> RoutePolicy<PreparedLimit> {
         let status = self.on_denied.status();
+        let has_default_lines = self.has_default_lines();
         let prepare = |used: LimitUse| {
             let name = used.limit.name();
+            let label = Label::new(name, used.limit.quota());
+            let lines = has_default_lines.then(|| DenialLines::new(&label));
             PreparedLimit {
                 name: name.into(),
-                label: Label::new(name, used.limit.quota()),
+                lines: lines.flatten().map(Arc::new),
+                label,
                 document: rejection::document(status, &[name], Nanos::ZERO),
                 metrics: counters(&used, metrics),
                 used,

@@ -36,6 +36,7 @@ pub(super) struct ResponseContext {
 }
 
 impl ResponseContext {
+    #[inline]
     pub(super) fn new(verdict: Verdict, route: Option<Arc<RouteState>>) -> Self {
         Self {
             verdict,

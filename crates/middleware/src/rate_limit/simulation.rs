@@ -192,7 +192,7 @@ impl Simulation {
             Some(denial) => decision.denied(&denial),
             None => {
                 let charges = decision.charges(&self.backend);
-                decision.allowed(places, charges)
+                *decision.allowed(places, charges)
             }
         };
         decided.into()

@@ -161,7 +161,7 @@ impl Settings {
         shown.headers_mut().extend(wait);
         let context = match &denial {
             Some(denial) => decision.denied(denial),
-            None => decision.allowed(None, None),
+            None => *decision.allowed(None, None),
         };
         context.add_verdict_and_headers(&mut shown);
         response.response_headers_to_add = header_fields(shown.headers());
@@ -181,7 +181,7 @@ impl PlannedCall {
         let Some(prepared) = route.policy.limit(limit) else {
             return PlannedDescriptor::Unlimited;
         };
-        let (admission, quota_ends_in) = match values.matching(&prepared.used, domain, now) {
+        let (mut admission, quota_ends_in) = match values.matching(&prepared.used, domain, now) {
             LimitMatch::Counted {
                 admission,
                 overridden,
@@ -210,7 +210,7 @@ impl PlannedCall {
         query.add(
             (limit, None),
             prepared.used.mode,
-            (admission, quota_ends_in),
+            (&mut admission, quota_ends_in),
             None,
         );
         PlannedDescriptor::Queried(index)
