@@ -42,25 +42,27 @@ fn behind_name(mut value: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// `unreserved` and `sub-delims` of RFC 3986, without the comma.
-const fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'-' | b'.'
-                | b'_'
-                | b'~'
-                | b'!'
-                | b'$'
-                | b'&'
-                | b'\''
-                | b'('
-                | b')'
-                | b'*'
-                | b'+'
-                | b';'
-                | b'='
-        )
+fn is_name_byte(byte: u8) -> bool {
+    let found = NAME_BYTES.get(usize::from(byte));
+    found.is_some_and(|is_in| *is_in)
+}
+
+/// Looked up for each byte of each host: `unreserved` and `sub-delims` of RFC 3986, without the comma.
+static NAME_BYTES: [bool; 256] = name_bytes();
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "an index of one byte, at compile time"
+)]
+const fn name_bytes() -> [bool; 256] {
+    let mut are_in = [false; 256];
+    let mut rest: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789\
+        -._~!$&'()*+;=";
+    while let [byte, others @ ..] = rest {
+        are_in[*byte as usize] = true;
+        rest = others;
+    }
+    are_in
 }
 
 /// A port may be empty (RFC 3986 section 3.2.3).

@@ -2,20 +2,12 @@
 
 /// Appends a line.
 pub fn push(output: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    let start = output.len();
-    // Room for all of it is made once: to append piece by piece takes twice the instructions.
-    output.resize(start + name.len() + value.len() + ": \r\n".len(), b' ');
-    let line = output.get_mut(start..).unwrap_or_default();
-    let Some((name_room, [colon, _, rest @ ..])) = line.split_at_mut_checked(name.len()) else {
-        return;
-    };
-    let Some((value_room, [return_, feed])) = rest.split_at_mut_checked(value.len()) else {
-        return;
-    };
-    name_room.copy_from_slice(name);
-    *colon = b':';
-    value_room.copy_from_slice(value);
-    (*return_, *feed) = (b'\r', b'\n');
+    // Room for all of it is made once.
+    output.reserve(name.len() + value.len() + ": \r\n".len());
+    output.extend_from_slice(name);
+    output.extend_from_slice(b": ");
+    output.extend_from_slice(value);
+    output.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

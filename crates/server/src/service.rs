@@ -357,17 +357,18 @@ impl<F, B> Future for AnswerFuture<F>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
 {
-    type Output = Response<Content<B>>;
+    /// Nothing is in flight with it yet.
+    type Output = Response<TrackedBody<B>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
             AnswerFutureProjection::Asked { future } => {
                 let Ok(response) = ready!(future.poll(cx));
-                Poll::Ready(response.map(|body| Content::Service { body }))
+                Poll::Ready(response.map(|body| TrackedBody::new(Content::Service { body })))
             }
             AnswerFutureProjection::Own { response } => Poll::Ready(match response.take() {
-                Some(response) => response.map(|body| Content::Own { body }),
-                None => Response::new(Content::None),
+                Some(response) => response.map(|body| TrackedBody::new(Content::Own { body })),
+                None => Response::new(TrackedBody::new(Content::None)),
             }),
         }
     }
@@ -425,11 +426,12 @@ where
             // Not even a length of 0 (RFC 9110 section 8.6).
             response.headers_mut().remove(CONTENT_LENGTH);
         }
-        Poll::Ready(Ok(response.map(|body| TrackedBody {
-            inner: if has_content { body } else { Content::None },
-            failure: None,
-            _guard: guard,
-        })))
+        let body = response.body_mut();
+        if !has_content {
+            body.inner = Content::None;
+        }
+        body.guard = guard;
+        Poll::Ready(Ok(response))
     }
 }
 
@@ -439,9 +441,9 @@ pub(super) fn allows_content(status: StatusCode) -> bool {
 }
 
 /// Sets the length that the response to HEAD would have for GET, if it is known.
-fn set_content_length<B: Body<Data = Bytes>>(response: &mut Response<Content<B>>) {
+fn set_content_length<B: Body<Data = Bytes>>(response: &mut Response<TrackedBody<B>>) {
     // A response of an upstream has no body here, and its length is the upstream's business.
-    let body = Some(response.body()).filter(|body| !body.is_end_stream());
+    let body = Some(&response.body().inner).filter(|body| !body.is_end_stream());
     let body = body.filter(|_| allows_content(response.status()));
     if let Some(length) = body.and_then(|body| body.size_hint().exact()) {
         let length = || HeaderValue::from(length);
@@ -454,8 +456,8 @@ fn set_content_length<B: Body<Data = Bytes>>(response: &mut Response<Content<B>>
 
 /// Whether a client without chunked encoding finds the end of the body by the end of the
 /// connection.
-fn ends_with_connection<B: Body<Data = Bytes>>(response: &Response<Content<B>>) -> bool {
-    let body = response.body();
+fn ends_with_connection<B: Body<Data = Bytes>>(response: &Response<TrackedBody<B>>) -> bool {
+    let body = &response.body().inner;
     !body.is_end_stream()
         && body.size_hint().exact().is_none()
         && !response.headers().contains_key(CONTENT_LENGTH)
@@ -538,7 +540,17 @@ pin_project! {
         #[pin]
         inner: Content<B>,
         failure: Option<Box<dyn Error + Send + Sync>>,
-        _guard: Option<InFlightGuard>,
+        guard: Option<InFlightGuard>,
+    }
+}
+
+impl<B> TrackedBody<B> {
+    const fn new(inner: Content<B>) -> Self {
+        Self {
+            inner,
+            failure: None,
+            guard: None,
+        }
     }
 }
 

@@ -430,16 +430,13 @@ impl Milliseconds {
 
     /// The point and the digits behind it, which are written into `digits`.
     pub(super) fn fraction(self, digits: &mut [u8; 4]) -> &[u8] {
+        let digit = |number: u64| b'0' + u8::try_from(number % 10).unwrap_or_default();
         let thousandths = self.micros % 1000;
-        *digits = *b".000";
-        let mut rest = thousandths;
-        for digit in digits.iter_mut().skip(1).rev() {
-            *digit += u8::try_from(rest % 10).unwrap_or_default();
-            rest /= 10;
-        }
-        let shown = match thousandths {
-            _ if thousandths.is_multiple_of(100) => 2,
-            _ if thousandths.is_multiple_of(10) => 3,
+        let (tenths, hundredths) = (digit(thousandths / 100), digit(thousandths / 10));
+        *digits = [b'.', tenths, hundredths, digit(thousandths)];
+        let shown = match digits {
+            [.., b'0', b'0'] => 2,
+            [.., b'0'] => 3,
             _ => 4,
         };
         digits.get(..shown).unwrap_or_default()

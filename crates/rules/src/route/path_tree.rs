@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use super::path_pattern::{PathPattern, Segment, folded, segments};
+use super::path_pattern::{PathPattern, Segment, Segments, folded, segments};
 use crate::normal_path::{normal_path, separated_path};
 
 /// Values by path pattern. A look-up walks down the path's segments, and costs the same however
@@ -87,18 +87,15 @@ impl<T> PathTree<T> {
             open: SmallVec::new(),
         };
         self.descend(segments(path), 0, &mut matches);
-        matches.open.sort_by_key(|(depth, _)| Reverse(*depth));
-        let open = matches.open.iter().map(|(_, values)| *values);
-        let mut all = matches.closed.iter().copied().chain(open);
-        all.find_map(|values| values.iter().find_map(&mut take))
+        let mut first = |values: &'t [T]| values.iter().find_map(&mut take);
+        let closed = matches.closed.iter().find_map(|values| first(values));
+        closed.or_else(|| {
+            matches.open.sort_by_key(|(depth, _)| Reverse(*depth));
+            matches.open.iter().find_map(|(_, values)| first(values))
+        })
     }
 
-    fn descend<'t, 'p>(
-        &'t self,
-        mut rest: impl Iterator<Item = &'p str> + Clone,
-        depth: usize,
-        matches: &mut Matches<'t, T>,
-    ) {
+    fn descend<'t>(&'t self, mut rest: Segments<'_>, depth: usize, matches: &mut Matches<'t, T>) {
         if !self.open.is_empty() {
             matches.open.push((depth, &self.open));
         }

@@ -82,9 +82,12 @@ impl Output {
             false => body.size_hint().exact(),
         };
         let output = &mut self.buffer;
-        write_status(output, status, head.extensions.get());
-        if let Some(problem) = head.extensions.get::<ProblemResponse>() {
-            output.extend_from_slice(&problem.lines);
+        match head.extensions.get::<ProblemResponse>() {
+            Some(problem) => {
+                write_status(output, status, None);
+                output.extend_from_slice(&problem.lines);
+            }
+            None => write_status(output, status, head.extensions.get()),
         }
         let mut framing = None;
         let mut has_date = false;

@@ -36,7 +36,10 @@ impl SpareMaps {
         if self.headers.capacity() > MAX_HEADERS {
             return;
         }
-        self.headers.clear();
+        // To clear an empty map goes over all of its places.
+        if !self.headers.is_empty() {
+            self.headers.clear();
+        }
         self.extensions.clear();
         SPARE.with_borrow_mut(|spare| {
             if spare.len() < MAX_KEPT {

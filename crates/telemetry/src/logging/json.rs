@@ -38,7 +38,9 @@ where
         let metadata = event.metadata();
         let mut line = JsonLine::begin(&mut text, *metadata.level());
         event.record(&mut line);
-        line.end(metadata.target());
+        line.raw(",\"target\":\"");
+        line.escaped(metadata.target());
+        line.end();
         to.write_str(&String::from_utf8_lossy(&text))
     }
 }
@@ -47,7 +49,10 @@ where
 pub(super) fn write_request(request: &RequestFinished<'_>, text: &mut Vec<u8>) {
     let mut line = JsonLine::begin(text, Level::INFO);
     request.visit(&mut line);
-    line.end(ACCESS_TARGET);
+    line.raw(",\"target\":\"");
+    // It needs no escape.
+    line.raw(ACCESS_TARGET);
+    line.end();
 }
 
 /// A line while it is being written.
@@ -66,9 +71,8 @@ impl<'t> JsonLine<'t> {
         line
     }
 
-    fn end(mut self, target: &str) {
-        self.raw(",\"target\":\"");
-        self.escaped(target);
+    /// Ends the line behind the text of its last field.
+    fn end(mut self) {
         self.raw("\"}\n");
     }
 
@@ -149,13 +153,17 @@ impl<'t> JsonLine<'t> {
             SECOND.set((since.as_secs(), text));
         }
         self.text.extend_from_slice(&text);
-        let mut digits = *b".000000Z";
-        let mut rest = since.subsec_micros();
-        for digit in digits.iter_mut().skip(1).rev().skip(1) {
-            *digit += u8::try_from(rest % 10).unwrap_or_default();
-            rest /= 10;
-        }
-        self.text.extend_from_slice(&digits);
+        self.text
+            .extend_from_slice(&fraction(since.subsec_micros()));
+    }
+}
+
+/// The microseconds of a time, and its zone.
+fn fraction(micros: u32) -> [u8; 8] {
+    // The first of seven digits keeps the zeros that the others begin with.
+    match itoa::Buffer::new().format(1_000_000 + micros).as_bytes() {
+        &[_, a, b, c, d, e, f] => [b'.', a, b, c, d, e, f, b'Z'],
+        _ => *b".000000Z",
     }
 }
 
@@ -176,11 +184,29 @@ fn second(since_1970: u64) -> [u8; SECOND_BYTES] {
 /// texts are short, so eight bytes are checked at once, and some of the last ones twice.
 fn is_plain(bytes: &[u8]) -> bool {
     let Some(last) = bytes.last_chunk::<8>() else {
-        let of_plain = |byte: &u8| matches!(byte, b' '..=b'~') & (*byte != b'"') & (*byte != b'\\');
-        return bytes.iter().all(of_plain);
+        return is_short_plain(bytes);
     };
+    // An iterator over both would be asked for each which of them it has come to.
     let (chunks, _) = bytes.as_chunks::<8>();
-    chunks.iter().chain([last]).all(|chunk| are_plain(*chunk))
+    for chunk in chunks {
+        if !are_plain(*chunk) {
+            return false;
+        }
+    }
+    are_plain(*last)
+}
+
+/// [`is_plain`] for fewer than eight bytes.
+#[inline]
+fn is_short_plain(bytes: &[u8]) -> bool {
+    match (bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(&[a, b, c, d]), Some(&[e, f, g, h])) => are_plain([a, b, c, d, e, f, g, h]),
+        _ => {
+            let of_plain =
+                |byte: &u8| matches!(byte, b' '..=b'~') & (*byte != b'"') & (*byte != b'\\');
+            bytes.iter().all(of_plain)
+        }
+    }
 }
 
 /// [`is_plain`] for eight bytes: `found` has the highest bit of some byte set if one is not plain.
