@@ -71,15 +71,21 @@ impl TimerEntries {
     /// Takes out the entries that are due `now`, and with them, if there are any, those that may end
     /// so early.
     fn take_due(&mut self, now: Instant) -> Vec<WaitingEntry> {
-        let first = self.waiting.first_key_value();
-        if first.is_none_or(|((due, _), _)| *due > now) {
+        let first = self.waiting.first_entry();
+        let Some(first) = first.filter(|first| first.key().0 <= now) else {
             return Vec::new();
+        };
+        let mut taken = vec![first.remove()];
+        // Most are alone.
+        let last = now + MAX_SLACK;
+        let next = self.waiting.first_key_value();
+        if next.is_some_and(|((due, _), _)| *due <= last) {
+            let may_end =
+                |(due, _): &(Instant, u64), entry: &mut WaitingEntry| *due <= now + entry.slack;
+            let others = self.waiting.extract_if(..=(last, u64::MAX), may_end);
+            taken.extend(others.map(|(_, entry)| entry));
         }
-        let reached = ..=(now + MAX_SLACK, u64::MAX);
-        let may_end =
-            |(due, _): &(Instant, u64), entry: &mut WaitingEntry| *due <= now + entry.slack;
-        let taken = self.waiting.extract_if(reached, may_end);
-        taken.map(|(_, entry)| entry).collect()
+        taken
     }
 }
 
