@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use tower::Service as _;
 use weir::internals::{
-    BoxedRequest, Connection, Draining, Http, HttpRequest, HttpSettings, Layers, Proxy,
+    Backend, BoxedRequest, Connection, Draining, Http, HttpRequest, HttpSettings, Layers, Proxy,
     RequestBody, Transport, Upstream, UpstreamRouter, UpstreamSettings, service_fn,
 };
-use weir::middleware::{BackgroundTasks, Peer, RequestContext};
+use weir::middleware::{Peer, RequestContext};
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
-use weir::time::SystemClock;
 
 const RESPONSE: &[u8] =
     b"HTTP/1.1 200 OK\r\nserver: app\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\
@@ -57,13 +56,11 @@ fn gateway(layers: fn() -> Layers, listener: TcpListener, upstream: SocketAddr) 
         let proxy =
             Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).assume_checked();
         let services = UpstreamRouter::new(vec![proxy; 8]);
-        let stack = layers().stack(
-            store,
+        let backend = Backend {
             leases,
-            Arc::new(SystemClock),
-            &BackgroundTasks::default(),
-            services,
-        );
+            ..Backend::new(store)
+        };
+        let stack = layers().stack(backend, services);
         // All connections of a worker share its stack.
         let stack = Arc::new(Mutex::new(stack));
         let make = move |connection: &Connection| {

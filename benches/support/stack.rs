@@ -9,13 +9,12 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
 use weir::internals::{
-    BoxedRequest, KnownBans, Layers, LimitedBody, Metered, TarpitSlots, UpstreamRouter,
+    Backend, BoxedRequest, Layers, LimitedBody, Metered, SharedState, UpstreamRouter,
 };
-use weir::middleware::{BackgroundTasks, Peer, RequestContext};
+use weir::middleware::{Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
-use weir::time::SystemClock;
 
 type Body = Full<bytes::Bytes>;
 
@@ -65,8 +64,7 @@ pub(crate) fn layers_with(keys: &str) -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
-    Layers::new(&settings, &[], &slots, &bans, &metrics, None)
+    Layers::new(&settings, &[], &SharedState::new(&metrics, None))
 }
 
 fn request(path: &str) -> Request<Body> {
@@ -98,13 +96,11 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
     );
     let leases = Arc::new(store.leases().clone());
     let services = UpstreamRouter::new(vec![upstream; 8]);
-    let service = layers.stack(
-        store,
+    let backend = Backend {
         leases,
-        Arc::new(SystemClock),
-        &BackgroundTasks::default(),
-        services,
-    );
+        ..Backend::new(store)
+    };
+    let service = layers.stack(backend, services);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

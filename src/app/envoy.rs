@@ -8,18 +8,16 @@ use std::task::{Context, Poll};
 use tower::Service;
 use weir_config::{EnvoyService, Settings};
 use weir_http::request::HttpRequest;
-use weir_limit::time::Clock;
 use weir_middleware::{
-    BackgroundTasks, Domains, EnvoyLayer, EnvoyRateLimit, ForwardAuthLayer, KnownBans,
-    SHOULD_RATE_LIMIT, TarpitSlots, UpstreamRouter, WaitSpreader,
+    Backend, Domains, EnvoyLayer, EnvoyRateLimit, ForwardAuthLayer, SHOULD_RATE_LIMIT,
+    UpstreamRouter,
 };
 use weir_rules::AccountRules;
-use weir_store::Store;
+use weir_telemetry::ListenerKind;
 use weir_telemetry::events::LastWarning;
-use weir_telemetry::{ListenerKind, Metrics, Tracer};
 
 use super::forward_auth::refusal;
-use super::stack::{Checked, Layers};
+use super::stack::{Checked, Layers, SharedState};
 
 /// The service for calls. `S` is the service of an upstream, which it never calls.
 pub(super) type EnvoyStack<S> = TrustedPeers<Checked<EnvoyRateLimit<UpstreamRouter<S>>>>;
@@ -36,48 +34,28 @@ pub(super) struct EnvoyLayers {
     domains: Arc<Domains>,
     accounts: AccountRules,
     warned: Arc<LastWarning>,
-    waits: WaitSpreader,
 }
 
 impl EnvoyLayers {
     /// Prepares all that workers share, from the same values as [`Layers::new`].
-    pub(super) fn new(
-        settings: &Settings,
-        service: &EnvoyService,
-        (tarpit_slots, bans): (&TarpitSlots, &KnownBans),
-        metrics: &Arc<Metrics>,
-        tracer: Option<Arc<Tracer>>,
-    ) -> Self {
+    pub(super) fn new(settings: &Settings, service: &EnvoyService, shared: &SharedState) -> Self {
         let calls = settings.for_calls(&service.route);
-        let listener = ListenerKind::Decide;
-        let layers = Layers::on(listener, &calls, &[], tarpit_slots, bans, metrics, tracer);
+        let layers = Layers::on(ListenerKind::Decide, &calls, &[], shared);
         Self {
             trusted: ForwardAuthLayer::new(settings.decides_for().unwrap_or_default()),
             layers: layers.refusing(refusal),
             domains: Arc::clone(&service.domains),
             accounts: settings.account.clone(),
             warned: Arc::default(),
-            waits: WaitSpreader::default(),
         }
     }
 
-    /// The same layers, as [`Layers::spreading_waits`] makes them.
-    pub(super) fn spreading_waits(self, waits: &WaitSpreader) -> Self {
-        let waits = waits.clone();
-        Self { waits, ..self }
-    }
-
     /// Stacks the layers on a worker's store, as [`Layers::stack`] does.
-    pub(super) fn stack<S>(
-        &self,
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
-        tasks: &BackgroundTasks,
-    ) -> EnvoyStack<S> {
+    pub(super) fn stack<S>(&self, backend: Backend) -> EnvoyStack<S> {
         let (domains, warned) = (Arc::clone(&self.domains), Arc::clone(&self.warned));
-        let layer = EnvoyLayer::new(store, domains, self.accounts.clone(), warned);
-        let layer = layer.with_wait_spreader(self.waits.clone());
-        let service = layer.with_clock(clock, tasks.clone()).service();
+        let layer = EnvoyLayer::new(backend.store, domains, self.accounts.clone(), warned);
+        let layer = layer.with_wait_spreader(self.layers.waits().clone());
+        let service = layer.with_clock(backend.clock, backend.tasks).service();
         TrustedPeers {
             inner: self.layers.checked(service),
             trusted: self.trusted.clone(),

@@ -8,25 +8,22 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use weir_config::{Settings, StoreSettings};
-use weir_middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter, WaitSpreader};
+use weir_config::Settings;
+use weir_middleware::{BackgroundTasks, UpstreamRouter};
 use weir_server::AdminApi;
 use weir_store::Store;
 use weir_telemetry::{LogLevel, Metrics};
 use weir_yaml::Inputs;
 
 use super::admin_api;
-use super::envoy::EnvoyStack;
+use super::features::Features;
 use super::fleet::{Fleet, Identity, Surroundings};
-use super::forward_auth::ForwardAuthStack;
-use super::jwks::KeySets;
-use super::overload::Overload;
 use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
-use super::shared_bans::{RefusalRules, SharedBans, StandingBan};
+use super::shared_bans::{SharedBans, StandingBan};
 use super::shared_list::{ListChanges, ListKeeper, ListTarget};
-use super::srv::SrvServers;
-use super::stack::Stack;
+use super::stack::SharedState;
+use super::stacks::Stacks;
 use super::stores::{SharedStores, Stores, WorkerStores};
 
 /// Interval of sweeps of a part of the memory store.
@@ -49,13 +46,11 @@ pub(super) struct Gateway {
     pub(super) shared: Option<SharedStores>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
-    pub(super) key_sets: KeySets,
+    pub(super) features: Features,
     reloads: Reloads,
     shared_bans: SharedBans,
     override_changes: ListChanges<KeptOverride>,
-    tarpit_slots: TarpitSlots,
-    pub(super) overload: Overload,
-    metrics: Arc<Metrics>,
+    state: SharedState,
 }
 
 impl Gateway {
@@ -66,29 +61,24 @@ impl Gateway {
         (settings, inputs): (Settings, Inputs),
         environment: Environment,
     ) -> io::Result<(Self, ListKeepers)> {
-        let metrics = Arc::clone(&environment.metrics);
+        let (state, features) = (environment.shared.clone(), environment.features.clone());
+        let metrics = Arc::clone(&state.metrics);
         let stores = Stores::new(&settings.process.store, &metrics);
         stores.use_for(&settings.limits());
         let shared = stores.shared().await?;
         let lists = shared.as_ref().map(|shared| Arc::clone(&shared.lists));
         let (shared_bans, mut standing_bans) =
-            SharedBans::new(KnownBans::default(), stores.clock(), lists.clone());
+            SharedBans::new(state.access.known().clone(), stores.clock(), lists.clone());
         let process_state = ProcessState {
             environment,
-            tarpit_slots: TarpitSlots::new(metrics.bans()),
             clock: stores.clock(),
-            srv: SrvServers::new(&metrics),
-            bans: shared_bans.known().clone(),
-            waits: WaitSpreader::default(),
             refused: Arc::default(),
         };
-        let tarpit_slots = process_state.tarpit_slots.clone();
         let (mut overrides, override_changes) =
             overrides::keeper(&settings.process, lists, stores.clock());
         let kept_overrides = overrides.first().await;
-        let key_sets = KeySets::new(&metrics);
-        key_sets.replace(&settings.jwks);
-        process_state.srv.prepare(&settings).await;
+        features.apply(&settings);
+        features.prepare(&settings).await;
         let loaded = Arc::new(settings);
         let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
         let (publish, snapshots) = watch::channel(Arc::new(snapshot));
@@ -99,16 +89,14 @@ impl Gateway {
         shared_bans.standing.put_in_force(&first);
         let files = (loaded, inputs);
         let gateway = Self {
-            reloads: Reloads::new(source, files, publish, process_state, key_sets.clone()),
+            reloads: Reloads::new(source, files, publish, process_state),
             stores,
             shared,
             snapshots,
-            key_sets,
+            features,
             shared_bans,
             override_changes,
-            tarpit_slots,
-            overload: Overload::new(Arc::clone(&metrics)),
-            metrics,
+            state,
         };
         let keepers = ListKeepers {
             overrides,
@@ -122,20 +110,18 @@ impl Gateway {
     }
 
     pub(super) fn metrics(&self) -> Arc<Metrics> {
-        Arc::clone(&self.metrics)
+        Arc::clone(&self.state.metrics)
     }
 
     /// What this gateway and the others of its store know of each other.
     pub(super) fn fleet(&self, identity: Identity) -> Fleet {
-        let store = &self.snapshot().settings.process.store;
-        let is_off = matches!(store, StoreSettings::Redis(redis) if !redis.has_fleet);
         let around = Surroundings {
             snapshots: self.snapshots.clone(),
             stores: self.stores.clone(),
             metrics: self.metrics(),
             findings: admin_api::published_findings,
         };
-        Fleet::new(identity, around, self.shared.clone().filter(|_| !is_off))
+        Fleet::new(identity, around, self.shared.clone())
     }
 
     /// The admin API, which ends what it streams when the gateway is `draining`.
@@ -150,7 +136,7 @@ impl Gateway {
             stores: self.stores.clone(),
             fleet,
             override_changes: self.override_changes.clone(),
-            overload: self.overload.clone(),
+            features: self.features.clone(),
             metrics: self.metrics(),
             log_level,
             shared_bans: self.shared_bans.clone(),
@@ -163,20 +149,21 @@ impl Gateway {
         self.reloads.reload();
     }
 
-    /// Lets go of the requests that are held because their senders are banned.
-    pub(super) fn release_tarpits(&self) {
-        self.tarpit_slots.release();
+    /// Lets go of the requests that are held because their senders are kept out.
+    pub(super) fn release_held(&self) {
+        self.state.access.release();
     }
 
     /// Keeps up with the files of the configuration, and with what operators and other gateways
     /// change.
     pub(super) async fn follow(&self, keepers: &mut ListKeepers) -> Infallible {
+        let (snapshots, store) = (self.snapshots.clone(), self.buckets());
+        let sockets = self.snapshot().sockets.clone();
         let (never, ..) = tokio::join!(
             self.sweep(),
             self.follow_limits(),
-            self.shared_bans.follow(),
-            self.follow_bans(),
-            self.follow_refused_peers(),
+            self.shared_bans
+                .follow_all(snapshots, Snapshot::settings, store, &sockets),
             self.reloads.follow(),
             keepers.overrides.follow(&self.reloads),
             keepers.standing_bans.follow(&self.shared_bans.standing),
@@ -196,28 +183,6 @@ impl Gateway {
         }
     }
 
-    /// Cuts bans that a reload shortens.
-    async fn follow_bans(&self) -> Infallible {
-        let store = self.buckets();
-        let bans_of = |snapshot: &Snapshot| {
-            let bans = snapshot.settings.access.bans.iter();
-            bans.map(|policy| Arc::clone(&policy.ban)).collect()
-        };
-        let snapshots = self.snapshots.clone();
-        self.shared_bans
-            .follow_lengths(snapshots, bans_of, store)
-            .await
-    }
-
-    /// Has the kernel drop connections of those who are banned.
-    async fn follow_refused_peers(&self) -> Infallible {
-        let rules_of = |snapshot: &Snapshot| RefusalRules::new(&snapshot.settings);
-        let (snapshots, filter) = (self.snapshots.clone(), &self.snapshot().sockets.peer_filter);
-        self.shared_bans
-            .follow_refused_peers(snapshots, rules_of, self.buckets(), filter)
-            .await
-    }
-
     /// The buckets as the store has them, without cached denials.
     fn buckets(&self) -> Arc<dyn Store> {
         let shared = self.shared.as_ref();
@@ -235,18 +200,9 @@ impl Gateway {
             turns.tick().await;
             memory.sweep(clock.now());
             self.stores.log_outages();
-            self.metrics.remember();
+            self.state.metrics.remember();
         }
     }
-}
-
-/// The stacks for the two kinds of listeners, and for the calls of Envoy.
-pub(super) struct Stacks<S> {
-    pub(super) forwarding: Stack<S>,
-    /// None where no listener decides for other proxies.
-    pub(super) deciding: Option<ForwardAuthStack<S>>,
-    /// None where Envoy does not ask.
-    pub(super) envoy: Option<EnvoyStack<S>>,
 }
 
 /// The stacks of a worker over services of its own, which the first request after a reload
@@ -269,17 +225,9 @@ impl<S: Clone + 'static> WorkerStack<S> {
         let tasks = BackgroundTasks::default();
         let (worker_stores, worker_tasks) = (stores.clone(), tasks.clone());
         let stacks = Reloadable::new(snapshots, move |snapshot: &Arc<Snapshot>| {
-            let store = || worker_stores.store(snapshot.settings.prefetches());
-            let leases = || Arc::clone(&worker_stores.leases);
-            let (clock, tasks) = (|| Arc::clone(&clock), &worker_tasks);
             let services = services(snapshot);
-            let deciding = snapshot.forward_auth_layers.as_ref();
-            let envoy = snapshot.envoy_layers.as_ref();
-            Stacks {
-                forwarding: (snapshot.layers).stack(store(), leases(), clock(), tasks, services),
-                deciding: deciding.map(|layers| layers.stack(store(), leases(), clock(), tasks)),
-                envoy: envoy.map(|layers| layers.stack(store(), clock(), tasks)),
-            }
+            let backend = || worker_stores.backend(&snapshot.settings, &clock, &worker_tasks);
+            snapshot.layers.stacks(backend, services)
         });
         Ok(Self {
             stacks,

@@ -4,21 +4,17 @@
 //! store, the demo upstream), and then a worker per core, each with its own connections. From
 //! then on it waits for signals, and for changes of the configuration's files.
 
-mod acme;
 mod admin_api;
 mod admin_client;
 mod against;
 mod client_certificate;
 mod envoy;
 mod explain;
+mod features;
 mod file_descriptors;
 mod fleet;
 mod forward_auth;
 mod gateway;
-mod jwks;
-#[cfg(feature = "otlp")]
-mod otlp;
-mod overload;
 mod overrides;
 mod reloads;
 pub mod schemas;
@@ -27,13 +23,14 @@ mod shared_list;
 #[cfg(feature = "internals")]
 mod socketless;
 mod sockets;
-mod srv;
 mod stack;
+mod stacks;
 mod startup_log;
 mod store_observer;
 mod stores;
 #[cfg(test)]
 mod tests;
+mod upstreams;
 mod worker;
 
 use std::io::{self, ErrorKind};
@@ -56,12 +53,12 @@ use weir_server::{
     supervise,
 };
 
-use self::acme::AcmeCertificates;
 pub use self::admin_client::{AdminClient, AdminError};
 pub use self::against::{EffectKind, LiveCheck};
 pub use self::explain::{
     Descriptor, Request, explain, explain_descriptor, parse_entry, parse_header, parse_path,
 };
+use self::features::Features;
 use self::file_descriptors::FileDescriptors;
 pub use self::file_descriptors::too_many_servers;
 use self::fleet::Identity;
@@ -70,11 +67,11 @@ use self::reloads::{Environment, Source};
 #[cfg(feature = "internals")]
 pub use self::socketless::SocketlessGateway;
 use self::sockets::{AddressKey, OpenSockets, Sockets, UdpSockets};
-#[cfg(feature = "internals")]
-pub use self::stack::Layers;
 pub(crate) use self::stack::refusal;
+#[cfg(feature = "internals")]
+pub use self::stack::{Layers, SharedState};
 use weir_config::Settings;
-use weir_telemetry::{LogError, LogLevel, Metrics, Tracer};
+use weir_telemetry::{LogError, LogLevel, Metrics};
 use weir_yaml::{Diagnostics, Inputs};
 
 use self::worker::WorkerContext;
@@ -162,9 +159,7 @@ async fn serve(
     let (count, grace) = (settings.process.workers, settings.grace);
 
     // All addresses are bound before anything is started that would have to be ended again.
-    let acme = AcmeCertificates::new(&metrics);
-    let listeners = acme.configure(&settings.listen);
-    let sockets = Sockets::new(&listeners, acme.challenges(), &metrics);
+    let sockets = Sockets::new(&settings.listen, &metrics);
     sockets.export_expiry(&metrics);
     let clients = Bound::new(&open, AddressKey::Listen, &sockets.addresses(), count).await?;
     let admin = settings.process.admin.as_slice();
@@ -173,14 +168,9 @@ async fn serve(
     let by_udp = UdpSockets::open(&settings, &listening, &sockets, open.takes_over())?;
     let handles = (clients.listeners.handles()?, admin.listeners.handles()?);
 
-    let environment = Environment {
-        demo_upstream: start_demo_upstream().await?,
-        sockets: sockets.clone(),
-        acme: acme.clone(),
-        tracer: start_tracer(&settings, &metrics)?,
-        metrics: Arc::clone(&metrics),
-    };
-    let tracer = environment.tracer.clone();
+    let demo_upstream = start_demo_upstream().await?;
+    let features = Features::new(&metrics).tracing(&settings, &metrics)?;
+    let environment = Environment::new(demo_upstream, sockets.clone(), features.clone(), &metrics);
     let (gateway, mut keepers) = Gateway::start(source, (settings, inputs), environment).await?;
 
     let admin_address = admin.listeners.addresses().first().copied();
@@ -188,7 +178,7 @@ async fn serve(
 
     // The admin listener tells why the gateway is not ready yet.
     let api = gateway.admin_api(fleet.clone(), log_level, clients.draining.subscribe());
-    let service = admin_service(&gateway, &acme, &clients.draining).with_api(api);
+    let service = admin_service(&gateway, &sockets, &clients.draining).with_api(api);
     let admin_address = start_admin(admin.listeners, service, admin.draining)?;
 
     let context = worker_context(&gateway, &sockets, by_udp, clients.draining);
@@ -199,7 +189,6 @@ async fn serve(
     let everywhere: Vec<_> = listening.iter().copied().chain(admin_address).collect();
     open.report_serving(&everywhere)?;
     sockets.take_back_from_predecessor();
-    acme.begin(&sockets);
     let first = listening.first().copied();
     let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
@@ -213,7 +202,7 @@ async fn serve(
         drain: &clients.drain,
         admin_drain: admin.drain,
         takeover,
-        acme,
+        sockets,
         grace,
     };
     let next = async || {
@@ -228,7 +217,7 @@ async fn serve(
         never = fleet.follow() => match never {},
     };
     let _ = timeout(LEAVE_TIMEOUT, fleet.leave()).await;
-    end_tracer(tracer).await;
+    features.end().await;
     if ended == Ended::Forced {
         return Err(RunError::ForcedShutdown);
     }
@@ -261,30 +250,6 @@ impl Bound {
     }
 }
 
-/// Starts what traces requests, if the configuration asks for it.
-#[cfg(feature = "otlp")]
-fn start_tracer(settings: &Settings, metrics: &Metrics) -> io::Result<Option<Arc<Tracer>>> {
-    let settings = settings.process.otlp.as_ref();
-    settings
-        .map(|settings| otlp::start(settings, metrics))
-        .transpose()
-}
-
-/// A build without OTLP has refused the configuration.
-#[cfg(not(feature = "otlp"))]
-fn start_tracer(_: &Settings, _: &Metrics) -> io::Result<Option<Arc<Tracer>>> {
-    Ok(None)
-}
-
-/// Sends the last spans. That blocks its thread, which must not be the runtime's.
-async fn end_tracer(tracer: Option<Arc<Tracer>>) {
-    if let Some(tracer) = tracer {
-        let ended = tokio::task::spawn_blocking(move || tracer.end());
-        // It ends by itself after a time.
-        let _ = ended.await;
-    }
-}
-
 fn worker_context(
     gateway: &Gateway,
     sockets: &Sockets,
@@ -304,7 +269,7 @@ fn worker_context(
         serving: Arc::new(Semaphore::new(0)),
         draining,
         aborted: Arc::default(),
-        overload: gateway.overload.clone(),
+        features: gateway.features.clone(),
     }
 }
 
@@ -345,7 +310,7 @@ struct ProcessEvents<'a> {
     drain: &'a Drain,
     admin_drain: Drain,
     takeover: Takeover,
-    acme: AcmeCertificates,
+    sockets: Sockets,
     grace: Duration,
 }
 
@@ -363,9 +328,8 @@ impl EventHandler for ProcessEvents<'_> {
         // Another handle would keep a socket open whose connections are no longer accepted.
         self.drain.keep_open(&self.takeover.give_up());
         // A request in the tarpit is in flight, and would delay the drain.
-        self.gateway.release_tarpits();
-        // Challenges go to the successor.
-        self.acme.end();
+        self.gateway.release_held();
+        self.sockets.leave_to_successor();
         if !replaced {
             sockets::notify_stopping();
         }
@@ -399,15 +363,15 @@ fn start_admin(
     Ok(Some(thread.address()))
 }
 
-fn admin_service(gateway: &Gateway, acme: &AcmeCertificates, draining: &Draining) -> Admin {
-    let (stores, key_sets) = (gateway.stores.clone(), gateway.key_sets.clone());
-    let acme = acme.clone();
+fn admin_service(gateway: &Gateway, sockets: &Sockets, draining: &Draining) -> Admin {
+    let (stores, features) = (gateway.stores.clone(), gateway.features.clone());
+    let sockets = sockets.clone();
     let readiness = move || {
         if let Some(why) = stores.trouble() {
             Readiness::NotReady(why)
-        } else if let Some(url) = key_sets.missing() {
-            Readiness::NotReady(format!("no keys from {url} yet"))
-        } else if let Some(domain) = acme.missing() {
+        } else if let Some(what) = features.lacking() {
+            Readiness::NotReady(what)
+        } else if let Some(domain) = sockets.uncertified() {
             Readiness::ReadyWithout(format!("a valid certificate for {domain}"))
         } else {
             Readiness::Ready

@@ -7,7 +7,6 @@
 //! `docs/decisions/0009-yaml-with-places-and-polled-files.md`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
@@ -19,25 +18,21 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use weir_config::{LoadResult, OverrideCheck, Settings};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
-use weir_middleware::decoy::Shadow;
-use weir_middleware::{ConcurrencyLimiter, KnownBans, ShadowOwner, TarpitSlots, WaitSpreader};
-use weir_proxy::{Server, UpstreamState, start_health_checks};
+use weir_proxy::Server;
 use weir_rules::HashKey;
 use weir_runtime::blocking;
 use weir_runtime::sync::Mutex;
-use weir_telemetry::{Metrics, Tracer, UpstreamSample, events};
+use weir_telemetry::{Metrics, UpstreamSample, events};
 use weir_yaml::Inputs;
 
-use super::acme::AcmeCertificates;
-use super::envoy::EnvoyLayers;
-use super::forward_auth::ForwardAuthLayers;
-use super::jwks::KeySets;
+use super::features::Features;
 use super::overrides::{CheckedOverride, KeptOverride};
 use super::shared_list::ListTarget;
 use super::sockets::Sockets;
-use super::srv::SrvServers;
-use super::stack::{ActiveUpstream, Layers};
+use super::stack::SharedState;
+use super::stacks::StackLayers;
 use super::startup_log::{self, RestartOnlySettings};
+use super::upstreams::ActiveUpstream;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -50,25 +45,31 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 pub(super) struct Environment {
     pub(super) demo_upstream: SocketAddr,
     pub(super) sockets: Sockets,
-    pub(super) acme: AcmeCertificates,
-    /// Traces requests, if that is configured.
-    pub(super) tracer: Option<Arc<Tracer>>,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) features: Features,
+    pub(super) shared: SharedState,
+}
+
+impl Environment {
+    pub(super) fn new(
+        demo_upstream: SocketAddr,
+        sockets: Sockets,
+        features: Features,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self {
+            demo_upstream,
+            sockets,
+            shared: SharedState::new(metrics, features.tracer()),
+            features,
+        }
+    }
 }
 
 /// State of a process that outlives reloads.
 #[derive(Clone)]
 pub(super) struct ProcessState {
     pub(super) environment: Environment,
-    /// Holds requests of the banned.
-    pub(super) tarpit_slots: TarpitSlots,
-    /// Bans that are known beside the buckets.
-    pub(super) bans: KnownBans,
-    /// The waits that denied clients were told.
-    pub(super) waits: WaitSpreader,
     pub(super) clock: Arc<dyn Clock>,
-    /// Servers that SRV records name.
-    pub(super) srv: SrvServers,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
 }
 
@@ -80,18 +81,11 @@ pub(super) struct RefusedLoad {
     pub(super) errors: Vec<String>,
 }
 
-/// Identifies a decoy: its route, and for whom it is.
-type ShadowKey<'s> = (&'s str, ShadowOwner<'s>);
-
 /// A configuration and the layers made from it.
 pub(super) struct Snapshot {
     /// With the overrides by the admin API.
     pub(super) settings: Settings,
-    pub(super) layers: Layers,
-    /// None where no listener decides for other proxies.
-    pub(super) forward_auth_layers: Option<ForwardAuthLayers>,
-    /// None where Envoy does not ask.
-    pub(super) envoy_layers: Option<EnvoyLayers>,
+    pub(super) layers: StackLayers,
     pub(super) overrides: Vec<CheckedOverride>,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
     pub(super) sockets: Sockets,
@@ -99,37 +93,6 @@ pub(super) struct Snapshot {
     pub(super) sends_proxy_headers: bool,
     /// The upstreams of the settings, in their order.
     upstreams: Vec<ActiveUpstream>,
-}
-
-/// The upstreams of the settings. What is known of those that stay as they were in the `earlier`
-/// snapshot is kept, and limits on requests in flight go on from what they were.
-fn active_upstreams(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<ActiveUpstream> {
-    let earlier = earlier.map_or(&[][..], |earlier| &earlier.upstreams);
-    let active = |upstream: &Arc<weir_config::Upstream>| {
-        let wanted = &upstream.settings;
-        let mut others = earlier.iter();
-        let before = others.find(|before| before.upstream.settings.name == wanted.name);
-        let limiter = before.and_then(|before| before.limiter.as_ref());
-        let limiter = upstream.concurrency.map(|settings| match limiter {
-            Some(limiter) => limiter.with_settings(settings),
-            None => ConcurrencyLimiter::new(&wanted.name, settings),
-        });
-        let same = before.filter(|before| before.upstream.settings == *wanted);
-        let state = same.map(|same| Arc::clone(&same.state));
-        let state = state.unwrap_or_else(|| {
-            let before = before.map(|before| (&before.upstream.settings, &*before.state));
-            let state = UpstreamState::replacing(wanted, before);
-            start_health_checks(wanted, &state);
-            state
-        });
-        let upstream = Arc::clone(upstream);
-        ActiveUpstream {
-            upstream,
-            state,
-            limiter,
-        }
-    };
-    settings.upstreams.iter().map(active).collect()
 }
 
 impl Snapshot {
@@ -151,33 +114,16 @@ impl Snapshot {
             if upstream.is_demo {
                 upstream.settings.servers = vec![Server::from(around.demo_upstream)];
             }
-            upstream.settings.servers = process.srv.servers(&upstream.settings);
+            around.features.complete(&mut upstream.settings);
         }
         if let Some(earlier) = earlier {
             settings.account.inherit(&earlier.settings.account);
         }
-        let (slots, bans) = (&process.tarpit_slots, &process.bans);
-        let tracer = around.tracer.clone();
-        let upstreams = active_upstreams(&settings, earlier);
-        let layers = Layers::new(
-            &settings,
-            &upstreams,
-            slots,
-            bans,
-            &around.metrics,
-            tracer.clone(),
-        )
-        .redirecting_to_https(around.sockets.redirect_to_https())
-        .spreading_waits(&process.waits);
-        let forward_auth_layers = around.sockets.decide().then(|| {
-            ForwardAuthLayers::new(&settings, slots, bans, &around.metrics, tracer.clone())
-                .spreading_waits(&process.waits)
-        });
-        let envoy = settings.envoy.as_ref().filter(|_| around.sockets.decide());
-        let envoy_layers = envoy.map(|service| {
-            EnvoyLayers::new(&settings, service, (slots, bans), &around.metrics, tracer)
-                .spreading_waits(&process.waits)
-        });
+        let upstreams = earlier.map_or(&[][..], Self::upstreams);
+        let upstreams = ActiveUpstream::all(&settings, upstreams);
+        let sockets = around.sockets.clone();
+        let (redirects, decides) = (sockets.redirect_to_https(), sockets.decide());
+        let layers = StackLayers::new(&settings, &upstreams, &around.shared, redirects, decides);
         Self {
             upstreams,
             overrides: checked.collect(),
@@ -188,11 +134,13 @@ impl Snapshot {
                 .any(|upstream| upstream.sends_proxy_headers()),
             settings,
             layers,
-            forward_auth_layers,
-            envoy_layers,
             refused: Arc::clone(&process.refused),
-            sockets: around.sockets.clone(),
+            sockets,
         }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     pub(super) fn upstreams(&self) -> &[ActiveUpstream] {
@@ -200,29 +148,7 @@ impl Snapshot {
     }
 
     pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
-        let sample = |active: &ActiveUpstream| UpstreamSample {
-            concurrency: active.limiter.as_ref().map(ConcurrencyLimiter::sample),
-            ..active.state.sample()
-        };
-        self.upstreams.iter().map(sample).collect()
-    }
-
-    /// Lets decoys know what those of the same routes and bans have learnt so far.
-    pub(super) fn inherit(&self, earlier: &Self) {
-        let learnt: HashMap<ShadowKey<'_>, &Shadow> = earlier.shadows().collect();
-        for (key, shadow) in self.shadows() {
-            if let Some(before) = learnt.get(&key) {
-                shadow.inherit(before);
-            }
-        }
-    }
-
-    fn shadows(&self) -> impl Iterator<Item = (ShadowKey<'_>, &Shadow)> {
-        let routes = self.layers.routes();
-        routes.flat_map(|route| {
-            let shadows = route.shadows();
-            shadows.map(|(of, shadow)| ((route.name(), of), shadow))
-        })
+        self.upstreams.iter().map(ActiveUpstream::sample).collect()
     }
 }
 
@@ -255,7 +181,6 @@ pub(super) struct Reloads {
     publish: watch::Sender<Arc<Snapshot>>,
     process: ProcessState,
     kept: RestartOnlySettings,
-    key_sets: KeySets,
     files: RefCell<Files>,
     /// The configuration in force, as it was loaded.
     loaded: RefCell<Arc<Settings>>,
@@ -277,7 +202,6 @@ impl Reloads {
         (loaded, inputs): (Arc<Settings>, Inputs),
         publish: watch::Sender<Arc<Snapshot>>,
         process: ProcessState,
-        key_sets: KeySets,
     ) -> Self {
         let kept = RestartOnlySettings::new(&loaded);
         let inputs = Arc::new(inputs);
@@ -291,7 +215,6 @@ impl Reloads {
             publish,
             process,
             kept,
-            key_sets,
             files: RefCell::new(Files {
                 in_force: Arc::clone(&inputs),
                 last: inputs,
@@ -311,7 +234,7 @@ impl Reloads {
             tokio::select! {
                 () = self.wanted.notified() => self.apply(self.read().await),
                 () = sleep(POLL_INTERVAL) => {
-                    if self.process.srv.have_changed() {
+                    if self.process.environment.features.have_changed() {
                         self.publish_snapshot();
                     }
                     if self.watches() && self.have_changed().await {
@@ -320,6 +243,10 @@ impl Reloads {
                 }
             }
         }
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.process.environment.shared.metrics
     }
 
     fn watches(&self) -> bool {
@@ -360,7 +287,7 @@ impl Reloads {
         let (source, in_force) = (Arc::clone(&self.source), Arc::clone(&self.loaded.borrow()));
         let loaded = blocking::run(move || source.read(Some(&in_force))).await;
         if let Ok(settings) = &loaded.outcome {
-            self.process.srv.prepare(settings).await;
+            self.process.environment.features.prepare(settings).await;
         }
         loaded
     }
@@ -375,10 +302,8 @@ impl Reloads {
             errors: found.error_lines().collect(),
         });
         match loaded.outcome {
-            Err(found) => events::reload_failed(&self.process.environment.metrics, &found),
-            Ok(_) if inputs.same_contents(&files.in_force) => {
-                events::unchanged(&self.process.environment.metrics);
-            }
+            Err(found) => events::reload_failed(self.metrics(), &found),
+            Ok(_) if inputs.same_contents(&files.in_force) => events::unchanged(self.metrics()),
             Ok(settings) => {
                 files.in_force = inputs;
                 self.publish(settings);
@@ -388,13 +313,11 @@ impl Reloads {
 
     fn publish(&self, settings: Settings) {
         let around = &self.process.environment;
-        let listeners = around.acme.configure(&settings.listen);
-        around.sockets.renew(&listeners);
-        self.key_sets.replace(&settings.jwks);
-        self.process.srv.retain(&settings);
+        around.sockets.renew(&settings.listen);
+        around.features.apply(&settings);
         self.loaded.replace(Arc::new(settings));
         let snapshot = self.publish_snapshot();
-        startup_log::reloaded(&snapshot.settings, &self.kept, &around.metrics);
+        startup_log::reloaded(&snapshot.settings, &self.kept, self.metrics());
         startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
     }
 
@@ -403,7 +326,10 @@ impl Reloads {
         let (loaded, overrides) = (self.loaded.borrow(), self.overrides.borrow());
         let snapshot = Snapshot::new(&loaded, &overrides, &self.process, Some(&earlier));
         let snapshot = Arc::new(snapshot);
-        snapshot.inherit(&earlier);
+        snapshot
+            .layers
+            .forwarding
+            .inherit(&earlier.layers.forwarding);
         self.publish.send_replace(Arc::clone(&snapshot));
         snapshot
     }

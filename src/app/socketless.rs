@@ -15,7 +15,7 @@ use weir_server::{AdminApi, AdminBody, Connection, Drain, RequestBody};
 use weir_telemetry::{Metrics, PageFormat};
 
 use super::RunError;
-use super::acme::AcmeCertificates;
+use super::features::Features;
 use super::fleet::Identity;
 use super::gateway::{Gateway, WorkerStack};
 use super::reloads::{Environment, Snapshot, Source};
@@ -52,14 +52,9 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
             weir_telemetry::log_level(&settings.process.log)?,
             Metrics::new(),
         );
-        let acme = AcmeCertificates::new(&metrics);
-        let environment = Environment {
-            demo_upstream: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            sockets: Sockets::new(&[], acme.challenges(), &metrics),
-            acme,
-            tracer: None,
-            metrics,
-        };
+        let demo_upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (sockets, features) = (Sockets::new(&[], &metrics), Features::new(&metrics));
+        let environment = Environment::new(demo_upstream, sockets, features, &metrics);
         let loaded = (settings, read.inputs);
         let (gateway, mut keepers) = Gateway::start(source, loaded, environment).await?;
         let services = move |snapshot: &Snapshot| {

@@ -11,20 +11,20 @@ use tower::ServiceBuilder;
 use weir_config::{Settings, StoreSettings};
 use weir_http::problem::Problem;
 
-use weir_limit::time::Clock;
 use weir_middleware::{
-    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, BodyLimit, BodyLimitLayer,
-    ConcurrencyLimiter, Correlate, CorrelateLayer, Forwarded, ForwardedLayer, GrpcStatuses,
-    Identify, IdentifyLayer, KnownBans, OnDenied, OverloadSettings, OverloadShedding, RateLimit,
+    AccessControl, AccessLog, AccessLogLayer, AccessState, Backend, BodyLimit, BodyLimitLayer,
+    Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, RateLimit,
     RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid,
-    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps, Route,
-    RouteConcurrency, RouteLayer, RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer,
-    TarpitSlots, Treatment, UnreadableDenials, UpstreamId, UpstreamRouter, WaitSpreader,
+    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps, Route, RouteLayer,
+    RoutePolicy, RouteState, Shedding, ShowRequestId, ShowRequestIdLayer, UnreadableDenials,
+    UpstreamId, UpstreamRouter, WaitSpreader,
 };
-use weir_proxy::{Protocol, Server, UpstreamState};
+use weir_proxy::{Protocol, Server};
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
-use weir_store::{Leases, OnFailure, Store};
+use weir_store::OnFailure;
 use weir_telemetry::{Disposition, ListenerKind, Metrics, Tracer};
+
+use super::upstreams::ActiveUpstream;
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> = Checked<RateLimit<Forwarded<UpstreamRouter<S>>>>;
@@ -52,20 +52,35 @@ pub struct Layers {
     forwarded: ForwardedLayer,
     verifies_passwords: bool,
     access: AccessControl,
-    /// None where no request is shed for the sake of its worker.
-    overload: Option<Arc<OverloadShedding>>,
+    shedding: Shedding,
     waits: WaitSpreader,
     unreadable: Arc<UnreadableDenials>,
     metrics: Arc<Metrics>,
 }
 
-/// An upstream as all workers share it.
+/// What the layers of all listeners have in common, and what outlives reloads of them. Clones share
+/// it.
 #[derive(Clone)]
-pub struct ActiveUpstream {
-    pub(super) upstream: Arc<weir_config::Upstream>,
-    pub(super) state: Arc<UpstreamState>,
-    /// The limit on its requests in flight, if there is one.
-    pub(super) limiter: Option<ConcurrencyLimiter>,
+pub struct SharedState {
+    /// What is known of clients that are kept out.
+    pub(super) access: AccessState,
+    /// The waits that denied clients were told.
+    waits: WaitSpreader,
+    /// Traces requests, if that is configured.
+    tracer: Option<Arc<Tracer>>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl SharedState {
+    /// Nothing is known yet. Requests are traced if there is a tracer.
+    pub fn new(metrics: &Arc<Metrics>, tracer: Option<Arc<Tracer>>) -> Self {
+        Self {
+            access: AccessState::new(metrics),
+            waits: WaitSpreader::default(),
+            tracer,
+            metrics: Arc::clone(metrics),
+        }
+    }
 }
 
 /// The services that requests go to: those of the upstreams, where diverted requests go too, and
@@ -120,26 +135,9 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 }
 
 impl Layers {
-    /// Prepares all that workers share, for listeners that forward. `tarpit_slots` and `bans` are
-    /// those of the process. Requests are traced if there is a tracer.
-    pub fn new(
-        settings: &Settings,
-        upstreams: &[ActiveUpstream],
-        tarpit_slots: &TarpitSlots,
-        bans: &KnownBans,
-        metrics: &Arc<Metrics>,
-        tracer: Option<Arc<Tracer>>,
-    ) -> Self {
-        let listener = ListenerKind::Forward;
-        Self::on(
-            listener,
-            settings,
-            upstreams,
-            tarpit_slots,
-            bans,
-            metrics,
-            tracer,
-        )
+    /// Prepares all that workers share, for listeners that forward.
+    pub fn new(settings: &Settings, upstreams: &[ActiveUpstream], shared: &SharedState) -> Self {
+        Self::on(ListenerKind::Forward, settings, upstreams, shared)
     }
 
     /// The same for a kind of listener.
@@ -147,31 +145,17 @@ impl Layers {
         listener: ListenerKind,
         settings: &Settings,
         upstreams: &[ActiveUpstream],
-        tarpit_slots: &TarpitSlots,
-        bans: &KnownBans,
-        metrics: &Arc<Metrics>,
-        tracer: Option<Arc<Tracer>>,
+        shared: &SharedState,
     ) -> Self {
-        let correlate = CorrelateLayer::new(settings.request_id.clone(), tracer);
-        let overload = settings.overload.map(|overload| {
-            let priorities = Arc::clone(&settings.priorities);
-            Arc::new(OverloadShedding::new(
-                overload,
-                priorities,
-                metrics.overload(),
-            ))
-        });
-        let priority_by_account = (overload.as_ref()).is_some_and(|it| it.concerns_accounts());
-        let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
-        // What is no call of gRPC may get a page.
-        let of_all = ResponseSteps::default().with(Some(GrpcStatuses));
-        let of_all = of_all.and(&settings.response_steps);
+        let metrics = &shared.metrics;
+        let correlate = CorrelateLayer::new(settings.request_id.clone(), shared.tracer.clone());
+        let shedding = Shedding::new(settings.overload, &settings.priorities, metrics);
+        let access = shared.access.control(settings.access.clone(), metrics);
+        let of_all = ResponseSteps::of_all_responses().and(&settings.response_steps);
         let routes = settings.routes.iter().zip(services_of_routes(settings));
         let routes = routes.map(|(route, service)| {
-            let mut decisions = possible_decisions(settings, Some(&route.policy));
-            decisions.extend(sheds(settings, route).then_some(Disposition::Shed));
             let route_metrics = metrics.route(&route.policy.name).on(listener);
-            route_metrics.expect(decisions);
+            route_metrics.expect(possible_decisions(settings, &shedding, Some(route)));
             let policy = route.policy.clone();
             let state = RouteState::new(policy, service, &route.action, &access, metrics);
             let steps = route.response_steps.and(&of_all);
@@ -179,9 +163,11 @@ impl Layers {
                 .on(listener)
                 .with_bounds(route.bounds)
                 .with_response_steps(steps)
-                .with_upstream_version(upstream_version(settings, route))
-                .with_priority(route.priority, priority_by_account)
-                .with_concurrency(concurrency(settings, route, upstreams));
+                .with_upstream_version(upstream_version(settings, route));
+            let upstream = route
+                .upstream
+                .and_then(|upstream| upstreams.get(upstream.0));
+            let state = ActiveUpstream::on_route(upstream, &shedding, route, state);
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
@@ -191,7 +177,7 @@ impl Layers {
         metrics
             .unrouted()
             .on(listener)
-            .expect(possible_decisions(settings, None));
+            .expect(possible_decisions(settings, &shedding, None));
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route,
@@ -215,17 +201,11 @@ impl Layers {
             .with_nat64_prefixes(settings.client.nat64_prefixes().clone()),
             verifies_passwords: settings.account.verifies_passwords(),
             access,
-            overload,
-            waits: WaitSpreader::default(),
+            shedding,
+            waits: shared.waits.clone(),
             unreadable: Arc::default(),
             metrics: Arc::clone(metrics),
         }
-    }
-
-    /// The same layers, with the waits of denials spread over the clients of the whole process.
-    pub(super) fn spreading_waits(self, waits: &WaitSpreader) -> Self {
-        let waits = waits.clone();
-        Self { waits, ..self }
     }
 
     /// The same layers, with a look at each request whether its listener redirects to HTTPS.
@@ -256,29 +236,18 @@ impl Layers {
         self.unreadable.limits()
     }
 
-    /// All routes.
-    pub fn routes(&self) -> impl Iterator<Item = &Arc<RouteState>> {
-        self.route.routes()
+    /// Lets routes take over what those of earlier layers have learnt.
+    pub(super) fn inherit(&self, earlier: &Self) {
+        self.route.inherit(&earlier.route);
     }
 
-    /// Stacks the layers on a worker's services, with buckets in its store, decided by `clock`, and
-    /// places in flight had from `leases`. `tasks` tells what is still under way there when all
-    /// requests are answered.
-    pub fn stack<S>(
-        &self,
-        store: Arc<dyn Store>,
-        leases: Arc<dyn Leases>,
-        clock: Arc<dyn Clock>,
-        tasks: &BackgroundTasks,
-        services: UpstreamRouter<S>,
-    ) -> Stack<S> {
-        let rate_limit = RateLimitLayer::by_route(store, &self.metrics)
-            .with_leases(leases)
-            .with_clock(clock)
-            .with_tasks(tasks.clone())
+    /// Stacks the layers on a worker's services, with buckets in its store.
+    pub fn stack<S>(&self, backend: Backend, services: UpstreamRouter<S>) -> Stack<S> {
+        let rate_limit = RateLimitLayer::by_route(Arc::clone(&backend.store), &self.metrics)
+            .with_backend(backend)
             .with_access_control(&self.access)
             .verifying_passwords(self.verifies_passwords)
-            .with_overload_shedding(self.overload.clone())
+            .with_overload_shedding(self.shedding.of_workers())
             .with_wait_spreader(self.waits.clone())
             .noting_unreadable_denials(&self.unreadable)
             .above(&self.forwarded);
@@ -317,26 +286,6 @@ impl Layers {
     }
 }
 
-/// How requests of a route share the slots of its upstream, if these are limited.
-fn concurrency(
-    settings: &Settings,
-    route: &weir_config::Route,
-    upstreams: &[ActiveUpstream],
-) -> Option<RouteConcurrency> {
-    Some(RouteConcurrency {
-        limiter: upstreams.get(route.upstream?.0)?.limiter.clone()?,
-        priority: route.priority,
-        clients: Arc::clone(&settings.priorities),
-        reads_bodies_first: route.request_buffering.is_some(),
-    })
-}
-
-fn sheds(settings: &Settings, route: &weir_config::Route) -> bool {
-    let upstream = settings.upstream_of(route);
-    let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
-    limited.is_some_and(|limited| limited.enforcement > Enforcement::NONE)
-}
-
 /// The headers that requests are identified, routed and counted by, and that their ids are in.
 fn headers_read(settings: &Settings) -> HashSet<HeaderName> {
     let of_accounts = settings.account.sources.iter();
@@ -353,9 +302,9 @@ fn headers_read(settings: &Settings) -> HashSet<HeaderName> {
         Cost::Measured(cost) => cost.request_header.as_ref(),
         Cost::Fixed(_) => None,
     });
-    let bans = settings.access.bans.iter().map(|ban| ban.ban.per());
-    let sources = limits().map(|limit| limit.limit.per()).chain(bans);
-    let of_sources = sources.flatten().filter_map(|source| match source {
+    let of_access = settings.access.key_sources();
+    let sources = limits().flat_map(|limit| limit.limit.per());
+    let of_sources = sources.chain(of_access).filter_map(|source| match source {
         KeySource::Header(name) => Some(name),
         _ => None,
     });
@@ -366,56 +315,33 @@ fn headers_read(settings: &Settings) -> HashSet<HeaderName> {
 
 /// The decisions that requests of a route can get, or those without a route, so that metrics show
 /// them before the first is made.
-fn possible_decisions(settings: &Settings, route: Option<&RoutePolicy>) -> Vec<Disposition> {
-    let limited = route.filter(|route| !route.limits.is_empty());
+fn possible_decisions(
+    settings: &Settings,
+    shedding: &Shedding,
+    route: Option<&weir_config::Route>,
+) -> Vec<Disposition> {
+    let policy = route.map(|route| &route.policy);
+    let limited = policy.filter(|policy| !policy.limits.is_empty());
     // What is refused before it is counted is unlimited on every route.
     let mut all = vec![Disposition::Unlimited];
-    let sheds = |overload: OverloadSettings| overload.enforcement > Enforcement::NONE;
-    all.extend((settings.overload.is_some_and(sheds)).then_some(Disposition::Shed));
+    let upstream = route.and_then(|route| settings.upstream_of(route));
+    all.extend(shedding.disposition(upstream.and_then(|it| it.concurrency.as_ref())));
     all.extend(route.is_none().then_some(Disposition::Unrouted));
-    all.extend(limited.map(decision_of_denial));
-    all.extend(access_decisions(settings).flatten());
-    if limited.is_some() || !settings.access.bans.is_empty() {
+    all.extend(limited.into_iter().flat_map(RoutePolicy::dispositions));
+    all.extend(settings.access.dispositions());
+    if limited.is_some() || settings.access.asks_store() {
         all.push(Disposition::Allowed);
-        let delay = limited.and_then(|policy| policy.delay.as_ref());
-        all.extend(delay.map(|_| Disposition::Delayed));
         all.extend(decision_without_store(settings));
     }
     if settings.account.verifies_passwords() {
         all.push(Disposition::Unavailable);
     }
-    if partly_enforced(settings, route) {
+    if partly_enforced(settings, policy) {
         all.push(Disposition::WouldDeny);
         // A dry run stops no request, whatever the store does.
         all.extend(decision_without_store(settings).map(|_| Disposition::FailedOpen));
     }
     all
-}
-
-fn decision_of_denial(policy: &RoutePolicy) -> Disposition {
-    match policy.on_denied {
-        OnDenied::Reject(_) => Disposition::Denied,
-        OnDenied::Shadow(_) => Disposition::Shadowed,
-    }
-}
-
-/// What the banned and the blocked get.
-fn access_decisions(
-    settings: &Settings,
-) -> impl Iterator<Item = impl Iterator<Item = Disposition>> {
-    let bans = settings.access.bans.iter().map(|ban| &ban.treatment);
-    let blocks = !settings.access.lists.block.is_empty();
-    let treatments = bans.chain(blocks.then_some(&settings.access.blocked));
-    treatments.map(|treatment| {
-        let (usual, too_many) = match treatment {
-            Treatment::Reject(_) => (Disposition::Denied, None),
-            Treatment::Shadow(_) => (Disposition::Shadowed, None),
-            Treatment::Divert(_) => (Disposition::Diverted, None),
-            Treatment::Tarpit(_) => (Disposition::Tarpitted, Some(Disposition::Denied)),
-            Treatment::Drop { .. } => (Disposition::Dropped, None),
-        };
-        [usual].into_iter().chain(too_many)
-    })
 }
 
 /// What requests can get while the store cannot be reached.
@@ -432,10 +358,9 @@ fn decision_without_store(settings: &Settings) -> Option<Disposition> {
 
 fn partly_enforced(settings: &Settings, route: Option<&RoutePolicy>) -> bool {
     let limits = route.iter().flat_map(|route| &route.limits);
-    let bans = settings.access.bans.iter();
     limits
         .map(|limit| limit.enforcement)
-        .chain(bans.map(|limit| limit.enforcement))
+        .chain(settings.access.enforcements())
         .any(Enforcement::is_partial)
 }
 
@@ -448,7 +373,6 @@ mod tests {
     use weir_http::request::BoxedRequest;
 
     use super::*;
-    use weir_limit::time::SystemClock;
     use weir_middleware::{LimitedBody, Metered};
     use weir_rules::HashKey;
     use weir_store::{Memory, MemorySettings};
@@ -461,25 +385,17 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let settings = weir_config::load(&path, &HashKey::random()).unwrap();
         let metrics = Metrics::new();
-        let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
-        Layers::new(&settings, &[], &slots, &bans, &metrics, None)
+        Layers::new(&settings, &[], &SharedState::new(&metrics, None))
     }
 
     /// The status that a request gets, from an upstream that answers everything with 200.
     async fn status(request: request::Builder) -> u16 {
         let store = Arc::new(Memory::new(MemorySettings::default()));
-        let leases = Arc::new(store.leases().clone());
         let upstream = service_fn(|_: BoxedRequest<Metered<LimitedBody<Full<Bytes>>>>| async {
             Ok::<_, Infallible>(Response::new(Full::from("forwarded")))
         });
         let services = UpstreamRouter::new([upstream, upstream]);
-        let stack = layers().stack(
-            store,
-            leases,
-            Arc::new(SystemClock),
-            &BackgroundTasks::default(),
-            services,
-        );
+        let stack = layers().stack(Backend::new(store), services);
         let request = request.body(Full::<Bytes>::default()).unwrap();
         stack.oneshot(request).await.unwrap().status().as_u16()
     }

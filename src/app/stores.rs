@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{RedisStore, StoreSettings};
+use weir_config::{RedisStore, Settings, StoreSettings};
 use weir_limit::time::{Clock, SystemClock};
+use weir_middleware::{Backend, BackgroundTasks};
 use weir_redis::{HotBuckets, Prefetching, Redis};
 use weir_rules::Limit;
 use weir_store::{
@@ -37,7 +38,7 @@ pub(super) struct WorkerStores {
     /// The same buckets, of which hot ones are prefetched; none where they are not shared.
     prefetching: Option<Arc<DenialCached<Prefetching<Guarded<Redis>>>>>,
     /// The requests in flight.
-    pub(super) leases: Arc<dyn Leases>,
+    leases: Arc<dyn Leases>,
 }
 
 /// The stores of the admin API.
@@ -71,11 +72,22 @@ struct Remote {
 }
 
 impl WorkerStores {
-    /// The buckets, for a configuration with limits that are prefetched, or without.
-    pub(super) fn store(&self, prefetches: bool) -> Arc<dyn Store> {
-        match &self.prefetching {
-            Some(prefetching) if prefetches => Arc::clone(prefetching) as _,
+    /// What limits ask of a configuration, by this clock and with these tasks.
+    pub(super) fn backend(
+        &self,
+        settings: &Settings,
+        clock: &Arc<dyn Clock>,
+        tasks: &BackgroundTasks,
+    ) -> Backend {
+        let store = match &self.prefetching {
+            Some(prefetching) if settings.prefetches() => Arc::clone(prefetching) as _,
             _ => Arc::clone(&self.store),
+        };
+        Backend {
+            store,
+            leases: Arc::clone(&self.leases),
+            clock: Arc::clone(clock),
+            tasks: tasks.clone(),
         }
     }
 

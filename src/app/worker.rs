@@ -7,11 +7,10 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::future::{Either, try_join, try_join_all};
+use futures_util::future::{try_join, try_join_all};
 use http::{Extensions, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
-use tower::Service as _;
 use weir_config::Route;
 use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_middleware::{ConnectionEnds, Peer, RequestContext, UpstreamRouter, upstream_key};
@@ -23,14 +22,14 @@ use weir_server::{Connection, Draining, Http, RequestBody, Transport};
 use weir_telemetry::RequestId;
 
 use super::client_certificate::client_certificate;
-use super::envoy::{self, EnvoyStack};
-use super::forward_auth::ForwardAuthStack;
+use super::features::Features;
 use super::gateway::WorkerStack;
-use super::overload::Overload;
 use super::reloads::Snapshot;
 use super::sockets::{ListenerRole, UdpSockets};
-use super::stack::{self, ActiveUpstream};
+use super::stack;
+use super::stacks::StackFuture;
 use super::stores::Stores;
+use super::upstreams::ActiveUpstream;
 
 #[derive(Clone)]
 pub(super) struct WorkerContext {
@@ -48,7 +47,7 @@ pub(super) struct WorkerContext {
     pub(super) serving: Arc<Semaphore>,
     pub(super) draining: Draining,
     pub(super) aborted: Arc<AtomicUsize>,
-    pub(super) overload: Overload,
+    pub(super) features: Features,
 }
 
 /// Serves a worker's listeners until the drain is over.
@@ -93,7 +92,8 @@ pub(super) async fn run(
     let by_udp = (context.by_udp).serve(http, transports, draining, entry_at);
     let serving = try_join(serving, by_udp);
     // A task as others, so that it waits as long as they do.
-    tokio::spawn(context.overload.follow(index, snapshots.clone()));
+    let features = context.features;
+    tokio::spawn(features.follow_worker(index, snapshots.clone(), Snapshot::settings));
     context.serving.add_permits(1);
     tokio::select! {
         aborted = serving => {
@@ -215,13 +215,7 @@ struct ConnectionEntry {
 impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
     type Response = <Stack as tower::Service<BoxedRequest<RequestBody>>>::Response;
     type Error = Infallible;
-    type Future = Either<
-        <Stack as tower::Service<BoxedRequest<RequestBody>>>::Future,
-        Either<
-            <ForwardAuthStack<Proxy> as tower::Service<BoxedRequest<RequestBody>>>::Future,
-            <EnvoyStack<Proxy> as tower::Service<BoxedRequest<RequestBody>>>::Future,
-        >,
-    >;
+    type Future = StackFuture<Proxy, BoxedRequest<RequestBody>>;
 
     fn call(&self, mut request: BoxedRequest<RequestBody>) -> Self::Future {
         let context = RequestContext::of_connection(
@@ -235,16 +229,7 @@ impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
         if let Some(redirect) = &self.role.redirect_to_https {
             extensions.insert(redirect.clone());
         }
-        // The stacks are always ready, because their layers are.
-        self.stack
-            .with(|stacks| match (&mut stacks.deciding, &mut stacks.envoy) {
-                (_, Some(envoy)) if self.role.decides && envoy::is_call(&request) => {
-                    Either::Right(Either::Right(envoy.call(request)))
-                }
-                (Some(deciding), _) if self.role.decides => {
-                    Either::Right(Either::Left(deciding.call(request)))
-                }
-                _ => Either::Left(stacks.forwarding.call(request)),
-            })
+        let decides = self.role.decides;
+        self.stack.with(|stacks| stacks.call(decides, request))
     }
 }

@@ -169,8 +169,11 @@ fn a_ban_that_ends_lets_its_peer_connect_again() {
     let gateway = unbanned(&upstream).key(&short).start();
     ban(&gateway);
     let to = addresses(&gateway)[0];
-    eventually("the end of the ban", || connects(BANNED, to).then_some(()));
-    assert_eq!(send(BANNED, to, "/").unwrap().status, 200);
+    // The filter is counted before the sockets have it, so one more connection may be closed.
+    eventually("the end of the ban", || {
+        let response = connects(BANNED, to).then(|| send(BANNED, to, "/"))?;
+        response.ok().filter(|response| response.status == 200)
+    });
 }
 
 /// A flood is banned within seconds, so its bans end within seconds as well.

@@ -16,16 +16,20 @@ pub(super) type PendingTasks = SmallVec<[JoinHandle<()>; 1]>;
 
 /// What limits and bans ask.
 #[derive(Clone)]
-pub(super) struct Backend {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) leases: Arc<dyn Leases>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) tasks: BackgroundTasks,
+pub struct Backend {
+    /// The buckets.
+    pub store: Arc<dyn Store>,
+    /// The requests in flight.
+    pub leases: Arc<dyn Leases>,
+    /// The time by which it is decided.
+    pub clock: Arc<dyn Clock>,
+    /// What is still under way when all requests are answered.
+    pub tasks: BackgroundTasks,
 }
 
 impl Backend {
     /// This store, by the system's clock, with requests in flight counted in memory.
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
             leases: Arc::new(MemoryLeases::default()),

@@ -53,7 +53,7 @@ use std::sync::Arc;
 use http::Extensions;
 
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
-pub use backend::BackgroundTasks;
+pub use backend::{Backend, BackgroundTasks};
 pub use bans::*;
 pub use concurrency::*;
 #[cfg(feature = "gateway")]

@@ -27,6 +27,10 @@ impl Shadow {
         match decoy.0 {}
     }
 
+    pub(crate) fn inherit(&self, _: &Self) {
+        match self.0 {}
+    }
+
     pub(crate) fn learn<B>(&self, _: &Response<B>, _: &ResponseSample) {
         match self.0 {}
     }

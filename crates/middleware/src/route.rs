@@ -1,6 +1,7 @@
 //! Finds a request's route, on which all that is known before its first request is one value, and
 //! routes the request to the route's upstream.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -309,6 +310,24 @@ impl RouteLayer {
     /// All routes.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<RouteState>> {
         self.0.states.iter()
+    }
+
+    /// Lets decoys know what those of the same routes and bans have learnt so far.
+    pub fn inherit(&self, earlier: &Self) {
+        let learnt: HashMap<_, &Shadow> = earlier.shadows().collect();
+        for (of, shadow) in self.shadows() {
+            if let Some(before) = learnt.get(&of) {
+                shadow.inherit(before);
+            }
+        }
+    }
+
+    /// The decoys, each by its route and for whom it is.
+    fn shadows(&self) -> impl Iterator<Item = ((&str, ShadowOwner<'_>), &Shadow)> {
+        self.routes().flat_map(|route| {
+            let shadows = route.shadows();
+            shadows.map(|(of, shadow)| ((route.name(), of), shadow))
+        })
     }
 }
 

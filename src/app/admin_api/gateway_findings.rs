@@ -39,9 +39,9 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     found.extend(own_overload(failures.overload_shed));
     found.extend(overload(&failures.routes));
     found.extend(errors(&snapshot.settings, failures.routes));
-    let forwarders = snapshot.layers.untrusted_forwarders();
+    let forwarders = snapshot.layers.forwarding.untrusted_forwarders();
     found.extend(forwarders.into_iter().map(forwarder));
-    found.extend(unreadable(&snapshot.layers.unreadable_denials()));
+    found.extend(unreadable(&snapshot.layers.forwarding.unreadable_denials()));
     let certificates = snapshot.sockets.ending_certificates();
     found.extend(certificates.into_iter().map(|(listener, left)| {
         let text = match left {

@@ -57,8 +57,8 @@ use self::responses::{BucketNotes, CountedScope, Findings};
 use self::top::TopQuery;
 use self::wrong_tokens::WrongTokens;
 use super::explain::Load;
+use super::features::Features;
 use super::fleet::{Fleet, FleetView};
-use super::overload::Overload;
 use super::overrides::KeptOverride;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
@@ -76,7 +76,7 @@ struct Api {
     events: Arc<Events>,
     fleet: Fleet,
     override_changes: ListChanges<KeptOverride>,
-    overload: Overload,
+    features: Features,
     wrong_tokens: WrongTokens,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct GatewayParts {
     pub(super) stores: Stores,
     pub(super) fleet: Fleet,
     pub(super) override_changes: ListChanges<KeptOverride>,
-    pub(super) overload: Overload,
+    pub(super) features: Features,
     pub(super) metrics: Arc<Metrics>,
     pub(super) log_level: LogLevel,
     pub(super) shared_bans: SharedBans,
@@ -99,7 +99,7 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         stores,
         fleet,
         override_changes,
-        overload,
+        features,
         metrics,
         log_level,
         shared_bans,
@@ -123,7 +123,7 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         fleet,
         metrics,
         override_changes,
-        overload,
+        features,
         log_level,
         shared_bans,
         wrong_tokens: WrongTokens::default(),
@@ -195,14 +195,14 @@ impl Api {
                 let (scope, counted) = fleet::counted(view.as_deref(), &self.metrics, now);
                 let by = self.ban_stores(now).await.ok();
                 let mut of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
-                let mut forwarders = snapshot.layers.untrusted_forwarders();
+                let mut forwarders = snapshot.layers.forwarding.untrusted_forwarders();
                 if let Some(view) = &view {
                     of_gateway.extend(fleet::findings(view));
                     forwarders = view.forwarders();
                 }
                 let seen = findings::SeenClients {
                     forwarders: &forwarders,
-                    waits: snapshot.layers.waits(),
+                    waits: snapshot.layers.forwarding.waits(),
                     metrics: &self.metrics,
                 };
                 let found = findings::subjects(settings, scope, seen, by, now).await;
@@ -270,11 +270,8 @@ impl Api {
                 }
             }
             Endpoint::Explain => {
-                let samples = snapshot.upstream_samples().into_iter();
-                let load = Load {
-                    upstreams: samples.map(|sample| sample.concurrency).collect(),
-                    workers: self.overload.levels(),
-                };
+                let workers = self.features.worker_levels();
+                let load = Load::new(snapshot.upstream_samples(), workers);
                 json(&explain::response(settings, &load, body).await?)
             }
             // A stream is not an answer in JSON.

@@ -7,15 +7,26 @@ use weir_config::{Route, Settings};
 use weir_limit::{ConcurrencyBounds, Priority, ShedLevel};
 use weir_middleware::{ClientIdentity, ConcurrencySettings};
 use weir_rules::{Access, Enforcement};
-use weir_telemetry::ConcurrencySample;
+use weir_telemetry::{ConcurrencySample, UpstreamSample};
 use weir_yaml::HumanDuration;
 
 /// How much a running gateway has to do.
 pub(in crate::app) struct Load {
     /// By upstream; none where its requests in flight are not limited.
-    pub(in crate::app) upstreams: Vec<Option<ConcurrencySample>>,
+    upstreams: Vec<Option<ConcurrencySample>>,
     /// How much each worker sheds, where that is measured.
-    pub(in crate::app) workers: Vec<ShedLevel>,
+    workers: Vec<ShedLevel>,
+}
+
+impl Load {
+    /// The load of these upstreams, which are in the order of the settings, and of the workers.
+    pub(in crate::app) fn new(upstreams: Vec<UpstreamSample>, workers: Vec<ShedLevel>) -> Self {
+        let upstreams = upstreams.into_iter();
+        Self {
+            upstreams: upstreams.map(|sample| sample.concurrency).collect(),
+            workers,
+        }
+    }
 }
 
 /// Writes by which priority the request is shed, if it ever is. Workers shed no critical requests,

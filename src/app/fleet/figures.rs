@@ -61,7 +61,7 @@ impl Surroundings {
             denied: sum(|route| route.denied),
             counts_subjects: metrics.tracks_subjects(),
             findings: (self.findings)(&snapshot, &self.stores, metrics),
-            forwarders: snapshot.layers.untrusted_forwarders(),
+            forwarders: snapshot.layers.forwarding.untrusted_forwarders(),
             limits: limits.collect(),
             ..Figures::new()
         }

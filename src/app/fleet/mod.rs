@@ -20,6 +20,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
+use weir_config::StoreSettings;
 use weir_limit::time::{Clock, Timestamp};
 use weir_store::{SharedEntry, StoreError};
 
@@ -109,6 +110,9 @@ impl Fleet {
         shared: Option<SharedStores>,
     ) -> Self {
         let Identity { id, name, address } = identity;
+        let store = &around.snapshot().settings.process.store;
+        let is_off = matches!(store, StoreSettings::Redis(redis) if !redis.has_fleet);
+        let shared = shared.filter(|_| !is_off);
         let clock = around.stores.clock();
         let since = clock.now().as_secs();
         Self(Arc::new(Inner {

@@ -15,15 +15,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::time::{Instant, interval_at, sleep};
+use weir_config::Settings;
 use weir_limit::time::Clock;
 use weir_middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
-use weir_store::{SharedEntry, SharedLists, StoreError};
+use weir_store::{SharedEntry, SharedLists, Store, StoreError};
 
-pub(super) use self::refused_peers::RefusalRules;
+use self::refused_peers::RefusalRules;
 use self::standing::StandingTarget;
 pub(super) use self::standing::{MAX_SHORT_BANS, StandingBan};
 use super::shared_list::{ListChanges, ListError, ListKeeper, millis};
+use super::sockets::Sockets;
 
 /// The list of bans that have begun.
 const BEGUN: &str = "bans";
@@ -217,8 +220,32 @@ impl SharedBans {
         }
     }
 
+    /// Keeps up with the bans that begin here, and with the configurations that are published, whose
+    /// settings `settings_of` gets: cuts bans in this store that a reload shortens, and has
+    /// connections of those dropped who are kept out.
+    pub(super) async fn follow_all<C>(
+        &self,
+        configurations: watch::Receiver<Arc<C>>,
+        settings_of: impl Fn(&C) -> &Settings,
+        store: Arc<dyn Store>,
+        sockets: &Sockets,
+    ) -> Infallible {
+        let bans_of = |configuration: &C| {
+            let bans = settings_of(configuration).access.bans.iter();
+            bans.map(|policy| Arc::clone(&policy.ban)).collect()
+        };
+        let rules_of = |configuration: &C| RefusalRules::new(settings_of(configuration));
+        let (filter, published) = (&sockets.peer_filter, configurations.clone());
+        let (never, ..) = tokio::join!(
+            self.follow(),
+            self.follow_lengths(published, bans_of, Arc::clone(&store)),
+            self.follow_refused_peers(configurations, rules_of, store, filter),
+        );
+        never
+    }
+
     /// Adds bans that begin here to the list.
-    pub(super) async fn follow(&self) -> Infallible {
+    async fn follow(&self) -> Infallible {
         if self.lists.is_none() {
             return std::future::pending().await;
         }

@@ -1,6 +1,7 @@
 //! The listening sockets of a process: where they come from, how a successor gets them, and the
 //! certificates in force on them. Also notifies the service manager.
 
+pub(super) mod acme;
 #[cfg(feature = "http3")]
 mod http3;
 #[cfg(not(feature = "http3"))]
@@ -21,13 +22,14 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 use weir_config::Listener;
 use weir_server::{
-    AltService, AltSvc, BindError, Challenges, Inherited, Listeners, PeerFilter, Predecessor,
-    ProxyProtocol, Tls, Transport,
+    AltService, AltSvc, BindError, Inherited, Listeners, PeerFilter, Predecessor, ProxyProtocol,
+    Tls, Transport,
 };
 
 use weir_middleware::HttpsRedirect;
 use weir_telemetry::Metrics;
 
+use self::acme::AcmeCertificates;
 pub(super) use self::http3::UdpSockets;
 
 /// The option that makes a process take the place of another.
@@ -208,9 +210,11 @@ fn successor_arguments(arguments: impl Iterator<Item = OsString>) -> Vec<OsStrin
 }
 
 /// The sockets of the process, as in its first configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Sockets {
     sockets: Vec<Socket>,
+    /// The certificates that are obtained for them.
+    acme: AcmeCertificates,
     /// Refuses connections on those that clients connect to themselves.
     pub(super) peer_filter: PeerFilter,
 }
@@ -231,8 +235,10 @@ pub(super) struct ListenerRole {
 }
 
 impl Sockets {
-    /// The sockets of these listeners, with their certificates, which answer these challenges.
-    pub(super) fn new(listeners: &[Listener], challenges: &Challenges, metrics: &Metrics) -> Self {
+    /// The sockets of these listeners, with their certificates.
+    pub(super) fn new(listeners: &[Listener], metrics: &Arc<Metrics>) -> Self {
+        let acme = AcmeCertificates::new(metrics);
+        let listeners = acme.configure(listeners);
         let peer_filter = PeerFilter::new(metrics.refusals().clone());
         // It refuses nobody, and takes away what another process has left.
         let no_filter = PeerFilter::new(metrics.refusals().clone());
@@ -241,7 +247,7 @@ impl Sockets {
             transport: Transport {
                 proxy_protocol: listener.proxy_protocol.clone().map(ProxyProtocol::new),
                 tls: listener.certificates.clone().map(Tls::new),
-                challenges: challenges.clone(),
+                challenges: acme.challenges().clone(),
                 alt_svc: alt_svc(listener),
                 peer_filter: Some(match listener.takes_clients() {
                     true => peer_filter.clone(),
@@ -258,6 +264,7 @@ impl Sockets {
         });
         Self {
             sockets: sockets.collect(),
+            acme,
             peer_filter,
         }
     }
@@ -273,9 +280,21 @@ impl Sockets {
     }
 
     /// Attaches what this process has on its sockets again: a predecessor had the same sockets until
-    /// it drained.
+    /// it drained, and got the challenges of certificates. Obtains those from now on. Must be called
+    /// on a runtime.
     pub(super) fn take_back_from_predecessor(&self) {
         self.peer_filter.attach_again();
+        self.acme.begin(&self.sockets);
+    }
+
+    /// Obtains no more certificates: challenges go to the successor.
+    pub(super) fn leave_to_successor(&self) {
+        self.acme.end();
+    }
+
+    /// A domain that has no valid certificate.
+    pub(super) fn uncertified(&self) -> Option<String> {
+        self.acme.missing()
     }
 
     /// The role of each listener.
@@ -321,19 +340,24 @@ impl Sockets {
     /// that is not in it keeps its own, and so does one for which it has no TLS or no PROXY
     /// protocol.
     pub(super) fn renew(&self, listeners: &[Listener]) {
-        for (index, socket) in self.sockets.iter().enumerate() {
-            // The system picks a port for each 0, so only the order distinguishes them.
-            let same_place = listeners.get(index).into_iter();
-            let mut candidates = same_place.chain(listeners);
-            let new = candidates.find(|listener| listener.address == socket.address);
-            let certificates = new.and_then(|listener| listener.certificates.clone());
-            if let (Some(tls), Some(certificates)) = (&socket.transport.tls, certificates) {
-                tls.renew(certificates);
-            }
-            let trusted = new.and_then(|listener| listener.proxy_protocol.clone());
-            if let (Some(protocol), Some(trusted)) = (&socket.transport.proxy_protocol, trusted) {
-                protocol.renew(trusted);
-            }
+        renew(&self.sockets, &self.acme.configure(listeners));
+    }
+}
+
+/// The same for listeners that have the certificates which were obtained for them.
+fn renew(sockets: &[Socket], listeners: &[Listener]) {
+    for (index, socket) in sockets.iter().enumerate() {
+        // The system picks a port for each 0, so only the order distinguishes them.
+        let same_place = listeners.get(index).into_iter();
+        let mut candidates = same_place.chain(listeners);
+        let new = candidates.find(|listener| listener.address == socket.address);
+        let certificates = new.and_then(|listener| listener.certificates.clone());
+        if let (Some(tls), Some(certificates)) = (&socket.transport.tls, certificates) {
+            tls.renew(certificates);
+        }
+        let trusted = new.and_then(|listener| listener.proxy_protocol.clone());
+        if let (Some(protocol), Some(trusted)) = (&socket.transport.proxy_protocol, trusted) {
+            protocol.renew(trusted);
         }
     }
 }

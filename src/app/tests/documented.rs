@@ -16,9 +16,9 @@ use weir_telemetry::{
     Settled, ShedSample, UpstreamSample, UpstreamServerSample,
 };
 
-use crate::app::acme::AcmeMetrics;
-use crate::app::jwks::JwksMetrics;
-use crate::app::srv::SrvMetrics;
+use crate::app::features::jwks::JwksMetrics;
+use crate::app::features::srv::SrvMetrics;
+use crate::app::sockets::acme::AcmeMetrics;
 
 const METRICS: &str = include_str!("../../../docs/METRICS.md");
 const LOGS: &str = include_str!("../../../docs/LOGS.md");

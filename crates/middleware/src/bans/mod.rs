@@ -14,7 +14,7 @@ use weir_limit::time::Timestamp;
 use weir_rules::{
     Access, AccessLists, Ban, Enforcement, KeySource, ListEntry, PathSet, SecretHash, StatusSet,
 };
-use weir_telemetry::{BanMetrics, Bans, Metrics};
+use weir_telemetry::{BanMetrics, Bans, Disposition, Metrics};
 
 pub use self::begun::{BanCause, BegunBan, KnownBans, StrikeCause};
 pub(super) use self::check::{ActiveBan, BanCheck, TellingDenial};
@@ -75,6 +75,61 @@ impl AccessSettings {
     pub fn treatments(&self) -> impl Iterator<Item = &Treatment> {
         let of_bans = self.bans.iter().map(|ban| &ban.treatment);
         of_bans.chain([&self.blocked])
+    }
+
+    /// The decisions about the banned and the blocked.
+    pub fn dispositions(&self) -> impl Iterator<Item = Disposition> {
+        let bans = self.bans.iter().map(|ban| &ban.treatment);
+        let blocks = !self.lists.block.is_empty();
+        let treatments = bans.chain(blocks.then_some(&self.blocked));
+        treatments.flat_map(Treatment::dispositions)
+    }
+
+    /// Whether the store is asked about clients, for it knows who is banned.
+    pub fn asks_store(&self) -> bool {
+        !self.bans.is_empty()
+    }
+
+    /// For whom bans are enforced.
+    pub fn enforcements(&self) -> impl Iterator<Item = Enforcement> {
+        self.bans.iter().map(|ban| ban.enforcement)
+    }
+
+    /// By what bans find their subjects.
+    pub fn key_sources(&self) -> impl Iterator<Item = &KeySource> {
+        self.bans.iter().flat_map(|ban| ban.ban.per())
+    }
+}
+
+/// What is known of clients that are kept out, and outlives reloads. Clones share it.
+#[derive(Clone)]
+pub struct AccessState {
+    tarpits: TarpitSlots,
+    known: KnownBans,
+}
+
+impl AccessState {
+    /// Of nobody at first. The metrics show how many requests are held.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            tarpits: TarpitSlots::new(metrics.bans()),
+            known: KnownBans::default(),
+        }
+    }
+
+    /// Bans that are known beside the buckets.
+    pub const fn known(&self) -> &KnownBans {
+        &self.known
+    }
+
+    /// Releases all requests that are held and holds no more, as a drain waits for every request.
+    pub fn release(&self) {
+        self.tarpits.release();
+    }
+
+    /// The lists and bans of a configuration.
+    pub fn control(&self, settings: AccessSettings, metrics: &Metrics) -> AccessControl {
+        AccessControl::new(settings, &self.tarpits, metrics, &self.known)
     }
 }
 

@@ -58,6 +58,13 @@ pub struct ConcurrencySettings {
     pub enforcement: Enforcement,
 }
 
+impl ConcurrencySettings {
+    /// Whether any request is shed, and not only logged and counted.
+    pub(crate) fn sheds(&self) -> bool {
+        self.enforcement > Enforcement::NONE
+    }
+}
+
 /// The limit on an upstream's requests in flight. Clones are the same limit, for all workers.
 #[derive(Clone)]
 pub struct ConcurrencyLimiter {

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "config")]
 mod config;
+mod shedding;
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -20,6 +21,7 @@ use crate::concurrency::ClientPriorities;
 use crate::{ClientIdentity, Shed};
 #[cfg(feature = "config")]
 pub use config::OverloadKeys;
+pub use shedding::Shedding;
 
 /// Makes sure that nobody can tell which clients are shed. Reloads leave those as they are, on all
 /// listeners.
@@ -65,6 +67,11 @@ impl OverloadShedding {
             clients,
             counters,
         }
+    }
+
+    /// Whether any request is shed, and not only logged and counted.
+    fn sheds(&self) -> bool {
+        self.enforcement > Enforcement::NONE
     }
 
     /// Whether this thread sheds anything.

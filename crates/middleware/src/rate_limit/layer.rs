@@ -239,6 +239,12 @@ impl RateLimitLayer {
         self.with(|settings| settings.backend.store = store)
     }
 
+    /// The same limits, which ask all of this.
+    #[must_use]
+    pub fn with_backend(self, backend: Backend) -> Self {
+        self.with(|settings| settings.backend = backend)
+    }
+
     /// The same limits per key, with keys hashed by this one, as they are in the store. All
     /// processes that share a store need the same; by default a process has a random one, and so
     /// buckets of its own.

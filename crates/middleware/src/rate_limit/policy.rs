@@ -9,7 +9,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, Method};
 use weir_limit::time::Nanos;
 use weir_rules::{Cost, KeySource, LimitMatch, LimitUse, RequestAttributes};
-use weir_telemetry::{LimitMetrics, Metrics};
+use weir_telemetry::{Disposition, LimitMetrics, Metrics};
 
 use super::delay::Delay;
 use super::denial_lines::DenialLines;
@@ -88,6 +88,14 @@ pub struct PreparedLimit {
 }
 
 impl RoutePolicy {
+    /// What requests get that its limits do not let through at once.
+    pub fn dispositions(&self) -> impl Iterator<Item = Disposition> + use<> {
+        let delayed = self.delay.as_ref().map(|_| Disposition::Delayed);
+        let limits = !self.limits.is_empty();
+        let all = [self.on_denied.disposition()].into_iter().chain(delayed);
+        all.filter(move |_| limits)
+    }
+
     /// Whether a limit counts requests by such a source.
     pub(crate) fn counts_by(&self, is_such: impl Fn(&KeySource) -> bool) -> bool {
         let mut sources = self.limits.iter().flat_map(|used| used.limit.per());

@@ -18,6 +18,14 @@ pub use hsts::*;
 pub use response_step::{Outgoing, Phase, PreparedStep, ResponseStep, ResponseSteps};
 pub(crate) use response_step::{PreparedSteps, is_json_error};
 
+impl ResponseSteps {
+    /// The steps that all responses have, whatever is configured: what is no call of gRPC may get a
+    /// page.
+    pub fn of_all_responses() -> Self {
+        Self::default().with(Some(GrpcStatuses))
+    }
+}
+
 /// The fields that steps add to lines of the access log: `log.access_format` may name them, and
 /// docs/LOGS.md has their table.
 #[cfg(feature = "gateway")]

@@ -64,6 +64,18 @@ impl Treatment {
         matches!(self, Self::Shadow(_))
     }
 
+    /// What it is called in the log and in metrics, also where it holds too many requests.
+    pub(super) fn dispositions(&self) -> impl Iterator<Item = Disposition> + use<> {
+        let (usual, too_many) = match self {
+            Self::Reject(_) => (Disposition::Denied, None),
+            Self::Shadow(_) => (Disposition::Shadowed, None),
+            Self::Divert(_) => (Disposition::Diverted, None),
+            Self::Tarpit(_) => (Disposition::Tarpitted, Some(Disposition::Denied)),
+            Self::Drop { .. } => (Disposition::Dropped, None),
+        };
+        [usual].into_iter().chain(too_many)
+    }
+
     /// The honest response, if the treatment ends in one.
     fn rejection(&self) -> Rejection {
         match self {

@@ -6,6 +6,7 @@ mod config;
 use std::sync::Arc;
 
 use http::StatusCode;
+use weir_telemetry::Disposition;
 
 use crate::Rejection;
 use crate::decoy::Shadow;
@@ -33,6 +34,14 @@ impl OnDenied {
     /// Whether the client is to take it for an answer of the app.
     pub const fn looks_real(&self) -> bool {
         matches!(self, Self::Shadow(_))
+    }
+
+    /// What it is called in the log and in metrics.
+    pub(super) const fn disposition(&self) -> Disposition {
+        match self {
+            Self::Reject(_) => Disposition::Denied,
+            Self::Shadow(_) => Disposition::Shadowed,
+        }
     }
 
     /// The status of an honest answer.

@@ -13,13 +13,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+use weir_config::Settings;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{OverloadControl, Priority, ShedLevel};
 use weir_middleware::{OverloadSettings, set_shed_level};
 use weir_rules::Enforcement;
 use weir_telemetry::Metrics;
 
-use super::reloads::Snapshot;
+/// The target of its log lines, as filters name it.
+const TARGET: &str = "weir::app::overload";
 
 /// Between two looks at the event loop.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
@@ -29,7 +31,7 @@ const CALM: Duration = Duration::from_secs(10);
 
 /// The overload of a process, for all its workers.
 #[derive(Clone)]
-pub(super) struct Overload {
+pub(in crate::app) struct Overload {
     metrics: Arc<Metrics>,
     logged: Arc<Mutex<Option<Logged>>>,
     /// Of the workers that are watched.
@@ -56,36 +58,41 @@ impl Overload {
     }
 
     /// How much each worker that is watched sheds.
-    pub(super) fn levels(&self) -> Vec<ShedLevel> {
+    pub(in crate::app) fn levels(&self) -> Vec<ShedLevel> {
         self.levels.lock().values().copied().collect()
     }
 
-    /// Watches the worker of this thread whenever the configuration in force says so.
-    pub(super) async fn follow(
+    /// Watches the worker of this thread whenever the configuration in force says so, whose settings
+    /// `settings_of` gets.
+    pub(super) async fn follow<C>(
         self,
         worker: usize,
-        mut snapshots: watch::Receiver<Arc<Snapshot>>,
+        mut configurations: watch::Receiver<Arc<C>>,
+        settings_of: impl Fn(&C) -> &Settings,
     ) -> Infallible {
+        let overload_of = |configuration: &C| settings_of(configuration).overload;
         loop {
-            let settings = snapshots.borrow_and_update().settings.overload;
+            let settings = overload_of(&configurations.borrow_and_update());
             if let Some(settings) = settings {
-                self.watch(worker, settings, &mut snapshots).await;
+                self.watch(worker, settings, &mut configurations, &overload_of)
+                    .await;
                 set_shed_level(ShedLevel::NONE);
                 self.levels.lock().remove(&worker);
                 self.metrics.overload().worker_delay(worker, None);
                 *self.logged.lock() = None;
-            } else if snapshots.changed().await.is_err() {
+            } else if configurations.changed().await.is_err() {
                 return pending().await;
             }
         }
     }
 
     /// Watches the worker until a configuration says otherwise.
-    async fn watch(
+    async fn watch<C>(
         &self,
         worker: usize,
         mut settings: OverloadSettings,
-        snapshots: &mut watch::Receiver<Arc<Snapshot>>,
+        configurations: &mut watch::Receiver<Arc<C>>,
+        overload_of: impl Fn(&C) -> Option<OverloadSettings>,
     ) {
         let epoch = Instant::now();
         let mut control = OverloadControl::new(settings.max_delay.into(), Timestamp::from_nanos(0));
@@ -102,8 +109,8 @@ impl Overload {
                 self.metrics.overload().worker_delay(worker, seconds);
                 self.log(worker, control.level(), delay, settings.enforcement);
             }
-            if snapshots.has_changed().unwrap_or(false) {
-                let Some(changed) = snapshots.borrow_and_update().settings.overload else {
+            if configurations.has_changed().unwrap_or(false) {
+                let Some(changed) = overload_of(&configurations.borrow_and_update()) else {
                     return;
                 };
                 control.set_max_delay(changed.max_delay.into());
@@ -122,7 +129,7 @@ impl Overload {
                 .is_some_and(|logged| now - logged.last >= CALM)
             {
                 *logged = None;
-                tracing::info!("workers keep up again; none sheds requests");
+                tracing::info!(target: TARGET, "workers keep up again; none sheds requests");
             }
             return;
         };
@@ -138,6 +145,7 @@ impl Overload {
             let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
             let priority = highest.as_str();
             tracing::warn!(
+                target: TARGET,
                 worker,
                 delay_ms,
                 priority,

@@ -25,7 +25,10 @@ use weir_telemetry::Metrics;
 use self::cache::{Cache, identity};
 pub(in crate::app) use self::metrics::AcmeMetrics;
 use self::order::{OrderError, Ordering, blocking};
-use super::sockets::Sockets;
+use super::{Socket, renew};
+
+/// The target of its log lines, as filters name it.
+const TARGET: &str = "weir::app::acme";
 
 /// The share of its life after which a certificate is renewed. It is a range, so that gateways that
 /// were started together do not order together.
@@ -60,7 +63,7 @@ struct ManagedCertificates {
     listeners: Vec<Listener>,
     managed: Vec<Managed>,
     /// `None` before the process serves.
-    sockets: Option<Sockets>,
+    sockets: Option<Vec<Socket>>,
 }
 
 /// A certificate, and the task that renews it.
@@ -120,9 +123,9 @@ impl AcmeCertificates {
 
     /// Begins to order, and puts what is obtained into force on these sockets. Call it when no
     /// other process serves on them: it would get the challenges. Must be called on a runtime.
-    pub(super) fn begin(&self, sockets: &Sockets) {
+    pub(super) fn begin(&self, sockets: &[Socket]) {
         let mut state = self.0.state.lock();
-        state.sockets = Some(sockets.clone());
+        state.sockets = Some(sockets.to_vec());
         self.spawn(&mut state);
     }
 
@@ -166,7 +169,7 @@ impl AcmeCertificates {
             managed.identity = Some(identity.clone());
         }
         if let Some(sockets) = &state.sockets {
-            sockets.renew(&state.certified());
+            renew(sockets, &state.certified());
         }
     }
 }
@@ -190,7 +193,9 @@ impl ManagedCertificates {
         if let (Some(certificates), false) = (&listener.certificates, identities.is_empty()) {
             match certificates.with(identities) {
                 Ok(certificates) => listener.certificates = Some(certificates),
-                Err(error) => tracing::error!(%error, "certificates cannot be put into force"),
+                Err(error) => {
+                    tracing::error!(target: TARGET, %error, "certificates cannot be put into force");
+                }
             }
         }
         listener
@@ -203,7 +208,7 @@ impl Managed {
         let kept = Cache::new(&certificate.settings).certificate(&certificate.domain);
         let kept = kept.unwrap_or_else(|error| {
             let domain = &certificate.domain;
-            tracing::warn!(domain, %error, "the certificate that is kept cannot be used");
+            tracing::warn!(target: TARGET, domain, %error, "the certificate that is kept cannot be used");
             None
         });
         Self {
@@ -232,6 +237,7 @@ impl Renewer {
         let domain = &self.certificate.domain;
         if !has_certificate {
             tracing::info!(
+                target: TARGET,
                 domain,
                 "no certificate yet; TLS handshakes fail until it is obtained"
             );
@@ -266,6 +272,7 @@ impl Renewer {
         let kept = blocking(move || Ok(cache.certificate(&name_of_file).ok().flatten())).await?;
         if let Some(identity) = kept.filter(|kept| !is_due(kept, SystemTime::now())) {
             tracing::info!(
+                target: TARGET,
                 domain,
                 "certificate taken that another process has obtained"
             );

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tower::Service;
+use weir_config::Settings;
 use weir_config::gateway::account::jwt::{Jwks, JwksSettings};
 use weir_http::list;
 use weir_proxy::{Proxy, Upstream, UpstreamSettings};
@@ -27,6 +28,7 @@ use weir_telemetry::events::LastWarning;
 use weir_telemetry::{Metrics, UpstreamFailed};
 
 pub(in crate::app) use self::metrics::JwksMetrics;
+use super::Feature;
 
 /// From connecting to the last byte.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +79,7 @@ impl KeySets {
 
     /// Keeps these key sets fresh from now on, and no others. Known ones keep their keys. Must be
     /// called on a runtime.
-    pub(in crate::app) fn replace(&self, configured: &[Jwks]) {
+    fn replace(&self, configured: &[Jwks]) {
         let mut sets = self.0.sets.lock();
         let before = std::mem::take(&mut *sets);
         *sets = configured
@@ -94,7 +96,7 @@ impl KeySets {
     }
 
     /// The URL of a key set that has not been fetched yet.
-    pub(in crate::app) fn missing(&self) -> Option<String> {
+    fn missing(&self) -> Option<String> {
         let sets = self.0.sets.lock();
         let missing = sets
             .iter()
@@ -122,6 +124,16 @@ impl KeySets {
             progress,
             _task: AbortOnDropHandle::new(task),
         }
+    }
+}
+
+impl Feature for KeySets {
+    fn apply(&self, settings: &Settings) {
+        self.replace(&settings.jwks);
+    }
+
+    fn lacking(&self) -> Option<String> {
+        self.missing().map(|url| format!("no keys from {url} yet"))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{LocalBoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -16,6 +16,11 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_config::Settings;
 use weir_proxy::{Server, SrvRecord, UpstreamSettings, lookup_srv};
 use weir_telemetry::{Counter, Family, Metrics, Name};
+
+use super::Feature;
+
+/// The target of its log lines, as filters name it.
+const TARGET: &str = "weir::app::srv";
 
 /// From the first query to the last answer.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,15 +42,15 @@ const LOOKUPS: Name = Name::new(
 
 /// The lookups, by name.
 #[derive(Clone)]
-pub(super) struct SrvMetrics(Family<Counter>);
+pub(in crate::app) struct SrvMetrics(Family<Counter>);
 
 impl SrvMetrics {
-    pub(super) fn new(metrics: &Metrics) -> Self {
+    pub(in crate::app) fn new(metrics: &Metrics) -> Self {
         Self(metrics.counters(LOOKUPS))
     }
 
     /// Counts a lookup. From the first one on, the page has both outcomes.
-    pub(super) fn looked_up(&self, name: &str, succeeded: bool) {
+    pub(in crate::app) fn looked_up(&self, name: &str, succeeded: bool) {
         for (outcome, is_this) in [("success", succeeded), ("failure", !succeeded)] {
             let counter = self.0.member([("name", name), ("outcome", outcome)]);
             counter.inc_by(u64::from(is_this));
@@ -62,7 +67,7 @@ impl SrvMetrics {
 
 /// The records by which the servers of upstreams are found. Clones share them.
 #[derive(Clone)]
-pub(super) struct SrvServers(Arc<SharedSrvServers>);
+pub(in crate::app) struct SrvServers(Arc<SharedSrvServers>);
 
 struct SharedSrvServers {
     metrics: SrvMetrics,
@@ -107,7 +112,7 @@ fn sources(settings: &Settings) -> Vec<Source> {
 
 impl SrvServers {
     /// Nothing is looked up yet.
-    pub(super) fn new(metrics: &Metrics) -> Self {
+    pub(in crate::app) fn new(metrics: &Metrics) -> Self {
         Self(Arc::new(SharedSrvServers {
             metrics: SrvMetrics::new(metrics),
             lookups: Mutex::default(),
@@ -117,7 +122,7 @@ impl SrvServers {
 
     /// Looks up from now on what these settings name, and waits for a moment for what is new. Must
     /// be called on a runtime.
-    pub(super) async fn prepare(&self, settings: &Settings) {
+    async fn look_up(&self, settings: &Settings) {
         let mut new = Vec::new();
         for source in sources(settings) {
             let mut lookups = self.0.lookups.lock();
@@ -140,7 +145,7 @@ impl SrvServers {
     }
 
     /// Looks up and shows nothing any more but what these settings name.
-    pub(super) fn retain(&self, settings: &Settings) {
+    fn retain(&self, settings: &Settings) {
         let wanted = sources(settings);
         let mut lookups = self.0.lookups.lock();
         let others = lookups.extract_if(.., |known| !wanted.contains(&known.source));
@@ -152,13 +157,8 @@ impl SrvServers {
         }
     }
 
-    /// Whether other servers were found since the last call.
-    pub(super) fn have_changed(&self) -> bool {
-        self.0.changed.swap(false, Relaxed)
-    }
-
     /// The servers of an upstream, with those that were found in the place of their name.
-    pub(super) fn servers(&self, upstream: &UpstreamSettings) -> Vec<Server> {
+    fn servers(&self, upstream: &UpstreamSettings) -> Vec<Server> {
         let lookups = self.0.lookups.lock();
         let servers = upstream.servers.iter().flat_map(|server| {
             let Some(source) = Source::new(server, upstream) else {
@@ -183,6 +183,24 @@ impl SrvServers {
     }
 }
 
+impl Feature for SrvServers {
+    fn prepare<'a>(&'a self, settings: &'a Settings) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.look_up(settings))
+    }
+
+    fn apply(&self, settings: &Settings) {
+        self.retain(settings);
+    }
+
+    fn complete(&self, upstream: &mut UpstreamSettings) {
+        upstream.servers = self.servers(upstream);
+    }
+
+    fn has_changed(&self) -> bool {
+        self.0.changed.swap(false, Relaxed)
+    }
+}
+
 async fn follow(
     source: Source,
     publish: watch::Sender<Option<Vec<SrvRecord>>>,
@@ -198,7 +216,7 @@ async fn follow(
         let pause = match found {
             Ok((records, ttl)) => {
                 if mem::take(&mut is_failing) {
-                    tracing::info!(name, "SRV records can be looked up again");
+                    tracing::info!(target: TARGET, name, "SRV records can be looked up again");
                 }
                 let servers = records.len();
                 let is_new = publish.send_if_modified(|last| {
@@ -207,7 +225,7 @@ async fn follow(
                     is_new
                 });
                 if is_new {
-                    tracing::info!(name, servers, "servers found by SRV records");
+                    tracing::info!(target: TARGET, name, servers, "servers found by SRV records");
                     changed.store(true, Relaxed);
                 }
                 ttl.clamp(source.min_pause, PAUSE.1)
@@ -215,10 +233,11 @@ async fn follow(
             Err(error) => {
                 if !mem::replace(&mut is_failing, true) {
                     tracing::warn!(
-                        name,
-                        %error,
-                        "SRV records cannot be looked up; the servers stay as they were"
-                    );
+                    target: TARGET,
+                            name,
+                            %error,
+                            "SRV records cannot be looked up; the servers stay as they were"
+                        );
                 }
                 RETRY_AFTER
             }

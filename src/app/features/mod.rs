@@ -1,0 +1,154 @@
+//! Features that a process has once beside its layers. They follow the configuration through one
+//! door, [`Feature`], and are listed in [`Features::new`]; what starts, reloads and ends the process
+//! knows none of them.
+
+pub(super) mod jwks;
+#[cfg(feature = "otlp")]
+mod otlp;
+mod overload;
+pub(super) mod srv;
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+
+use futures_util::future::{LocalBoxFuture, ready};
+use tokio::sync::watch;
+use weir_config::Settings;
+use weir_limit::ShedLevel;
+use weir_proxy::UpstreamSettings;
+use weir_telemetry::{Metrics, Tracer};
+
+use self::jwks::KeySets;
+use self::overload::Overload;
+use self::srv::SrvServers;
+
+/// What follows the configuration in force.
+trait Feature: Send + Sync {
+    /// Gets ready for settings that are about to be in force. It waits for a moment at most. Called
+    /// on a runtime that lasts as long as the process.
+    fn prepare<'a>(&'a self, _: &'a Settings) -> LocalBoxFuture<'a, ()> {
+        Box::pin(ready(()))
+    }
+
+    /// Does what these settings want from now on, and nothing else. Called on the same runtime.
+    fn apply(&self, _: &Settings) {}
+
+    /// Completes an upstream by what is not in its configuration.
+    fn complete(&self, _: &mut UpstreamSettings) {}
+
+    /// Whether it completes upstreams otherwise than when it was asked last.
+    fn has_changed(&self) -> bool {
+        false
+    }
+
+    /// What it lacks, without which the gateway is not ready.
+    fn lacking(&self) -> Option<String> {
+        None
+    }
+}
+
+/// All of them. Clones share them.
+#[derive(Clone)]
+pub(super) struct Features {
+    all: Arc<[Box<dyn Feature>]>,
+    overload: Overload,
+    /// Traces requests, if that is configured.
+    tracer: Option<Arc<Tracer>>,
+}
+
+impl Features {
+    /// They do nothing yet, and nothing is traced.
+    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
+        let all: Vec<Box<dyn Feature>> = vec![
+            Box::new(KeySets::new(metrics)),
+            Box::new(SrvServers::new(metrics)),
+        ];
+        Self {
+            all: all.into(),
+            overload: Overload::new(Arc::clone(metrics)),
+            tracer: None,
+        }
+    }
+
+    /// The same, with requests traced if these settings say so.
+    pub(super) fn tracing(self, settings: &Settings, metrics: &Metrics) -> io::Result<Self> {
+        let tracer = start_tracer(settings, metrics)?;
+        Ok(Self { tracer, ..self })
+    }
+
+    /// Traces requests, if that is configured.
+    pub(super) fn tracer(&self) -> Option<Arc<Tracer>> {
+        self.tracer.clone()
+    }
+
+    /// Gets ready for settings that are about to be in force. It waits for a moment at most. Must be
+    /// called on a runtime that lasts as long as the process.
+    pub(super) async fn prepare(&self, settings: &Settings) {
+        for feature in &*self.all {
+            feature.prepare(settings).await;
+        }
+    }
+
+    /// Does what these settings want from now on. Must be called on the same runtime.
+    pub(super) fn apply(&self, settings: &Settings) {
+        self.all.iter().for_each(|feature| feature.apply(settings));
+    }
+
+    /// Completes an upstream by what is not in its configuration.
+    pub(super) fn complete(&self, upstream: &mut UpstreamSettings) {
+        let all = self.all.iter();
+        all.for_each(|feature| feature.complete(upstream));
+    }
+
+    /// Whether upstreams are completed otherwise than at the last call.
+    pub(super) fn have_changed(&self) -> bool {
+        let changed = self.all.iter().filter(|feature| feature.has_changed());
+        changed.count() > 0
+    }
+
+    /// What some of them lacks, for which the gateway is not ready.
+    pub(super) fn lacking(&self) -> Option<String> {
+        self.all.iter().find_map(|feature| feature.lacking())
+    }
+
+    /// Keeps up, on this thread's worker, with configurations whose settings `settings_of` gets.
+    pub(super) async fn follow_worker<C>(
+        self,
+        worker: usize,
+        configurations: watch::Receiver<Arc<C>>,
+        settings_of: impl Fn(&C) -> &Settings,
+    ) -> Infallible {
+        let follow = self.overload.follow(worker, configurations, settings_of);
+        follow.await
+    }
+
+    /// How much the workers shed that are watched.
+    pub(super) fn worker_levels(&self) -> Vec<ShedLevel> {
+        self.overload.levels()
+    }
+
+    /// Sends what is left to be sent. That blocks its thread, which must not be the runtime's.
+    pub(super) async fn end(self) {
+        if let Some(tracer) = self.tracer {
+            let ended = tokio::task::spawn_blocking(move || tracer.end());
+            // It ends by itself after a time.
+            let _ = ended.await;
+        }
+    }
+}
+
+/// Starts what traces requests, if the configuration asks for it.
+#[cfg(feature = "otlp")]
+fn start_tracer(settings: &Settings, metrics: &Metrics) -> io::Result<Option<Arc<Tracer>>> {
+    let settings = settings.process.otlp.as_ref();
+    settings
+        .map(|settings| otlp::start(settings, metrics))
+        .transpose()
+}
+
+/// A build without OTLP has refused the configuration.
+#[cfg(not(feature = "otlp"))]
+fn start_tracer(_: &Settings, _: &Metrics) -> io::Result<Option<Arc<Tracer>>> {
+    Ok(None)
+}

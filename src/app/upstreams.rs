@@ -1,0 +1,73 @@
+//! The upstreams of a configuration, as all workers share them.
+
+use std::sync::Arc;
+
+use weir_config::Settings;
+use weir_middleware::{ConcurrencyLimiter, RouteState, Shedding};
+use weir_proxy::{UpstreamState, start_health_checks};
+use weir_telemetry::UpstreamSample;
+
+/// An upstream as all workers share it.
+#[derive(Clone)]
+pub struct ActiveUpstream {
+    pub(super) upstream: Arc<weir_config::Upstream>,
+    pub(super) state: Arc<UpstreamState>,
+    /// The limit on its requests in flight, if there is one.
+    limiter: Option<ConcurrencyLimiter>,
+}
+
+impl ActiveUpstream {
+    /// The upstreams of the settings, in their order. What is known of those that stay as they were
+    /// among the `earlier` ones is kept, and limits on requests in flight go on from what they were.
+    pub(super) fn all(settings: &Settings, earlier: &[Self]) -> Vec<Self> {
+        let upstreams = settings.upstreams.iter();
+        upstreams
+            .map(|upstream| Self::new(upstream, earlier))
+            .collect()
+    }
+
+    fn new(upstream: &Arc<weir_config::Upstream>, earlier: &[Self]) -> Self {
+        let wanted = &upstream.settings;
+        let mut others = earlier.iter();
+        let before = others.find(|before| before.upstream.settings.name == wanted.name);
+        let limiter = before.and_then(|before| before.limiter.as_ref());
+        let limiter = upstream.concurrency.map(|settings| match limiter {
+            Some(limiter) => limiter.with_settings(settings),
+            None => ConcurrencyLimiter::new(&wanted.name, settings),
+        });
+        let same = before.filter(|before| before.upstream.settings == *wanted);
+        let state = same.map(|same| Arc::clone(&same.state));
+        let state = state.unwrap_or_else(|| {
+            let before = before.map(|before| (&before.upstream.settings, &*before.state));
+            let state = UpstreamState::replacing(wanted, before);
+            start_health_checks(wanted, &state);
+            state
+        });
+        Self {
+            upstream: Arc::clone(upstream),
+            state,
+            limiter,
+        }
+    }
+
+    /// The state of a route, with what the route and its upstream, if it has one, say about requests
+    /// that are shed.
+    pub(super) fn on_route(
+        upstream: Option<&Self>,
+        shedding: &Shedding,
+        route: &weir_config::Route,
+        state: Arc<RouteState>,
+    ) -> Arc<RouteState> {
+        let limiter = upstream.and_then(|upstream| upstream.limiter.as_ref());
+        let reads_bodies_first = route.request_buffering.is_some();
+        shedding.on_route(state, route.priority, limiter, reads_bodies_first)
+    }
+
+    /// Its state at a scrape.
+    pub(super) fn sample(&self) -> UpstreamSample {
+        UpstreamSample {
+            concurrency: self.limiter.as_ref().map(ConcurrencyLimiter::sample),
+            ..self.state.sample()
+        }
+    }
+}
