@@ -18,7 +18,7 @@ const LISTED: &str = include_str!("rooms.txt");
 /// HTTP/3 is named where its keys are read and where the listening sockets are.
 /// The peers whose connections are refused are named where connections are accepted and where sockets
 /// are set up; and a ban in a dry run refuses none.
-const MOST_FILES: usize = 369;
+const MOST_FILES: usize = 368;
 
 /// How many knots there are, and how many features they name together.
 /// The schema of a listener has the key of HTTP/3.
@@ -26,7 +26,7 @@ const MOST_KNOTS: (usize, usize) = (1, 6);
 
 /// How often crates ask for the feature `gateway`, how many files list the fields of a log line, and how
 /// many structs hold the facts of a request.
-const MOST_FIGURES: (usize, usize, usize) = (32, 3, 12);
+const MOST_FIGURES: (usize, usize, usize) = (17, 3, 12);
 
 /// A file is a knot that names so many features.
 const KNOT: usize = 6;
@@ -198,7 +198,7 @@ const FEATURES: [Feature; 26] = [
     Feature {
         name: "passwords",
         rooms: &[
-            "crates/rules/src/basic_auth.rs",
+            "crates/passwords/",
             "crates/middleware/src/rate_limit/look_ahead.rs",
             "crates/middleware/src/verifiers.rs",
         ],

@@ -1,12 +1,11 @@
 //! Which account a request belongs to.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-#[cfg(feature = "gateway")]
-use crate::basic_auth::BasicAuth;
 #[cfg(feature = "jwt")]
 use crate::jwt::Jwt;
 use crate::overrides::{Wildcard, WildcardMap};
@@ -91,6 +90,21 @@ impl<'w> FromIterator<&'w Wildcard> for AccountWildcards {
 /// must not be called where others wait.
 pub type Verification = Box<dyn FnOnce() + Send>;
 
+/// Credentials by which requests name accounts, such as passwords, and which take long to verify.
+/// What was verified is remembered; until then a request has to wait for its account. `Display`
+/// says what is verified.
+pub trait Credentials: fmt::Debug + fmt::Display + Send + Sync + Any {
+    /// The name of a request's account, if its credentials were verified before and are right.
+    fn name(&self, headers: &HeaderMap) -> Option<String>;
+
+    /// The work to do before [`name`](Self::name) knows the credentials of a request.
+    fn unverified(&self, headers: &HeaderMap) -> Option<Verification>;
+
+    /// These credentials with the results of `earlier` ones that still hold; none if those are of
+    /// another kind.
+    fn with_results_of(&self, earlier: &dyn Credentials) -> Option<Arc<dyn Credentials>>;
+}
+
 /// The place of an account's name in a request.
 #[derive(Clone, Debug)]
 pub enum AccountSource {
@@ -100,10 +114,9 @@ pub enum AccountSource {
     Bearer,
     /// The value of a cookie.
     Cookie(String),
-    /// The user of a verified password. A request whose password has not been
-    /// [verified](AccountRules::unverified) has none.
-    #[cfg(feature = "gateway")]
-    Basic(BasicAuth),
+    /// Credentials that take long to verify. A request whose credentials have not been
+    /// [verified](AccountRules::unverified) has no account by them.
+    Verified(Arc<dyn Credentials>),
     /// The certificate that the client has shown.
     Certificate(CertificateField),
     /// A claim of a verified token.
@@ -116,8 +129,7 @@ impl fmt::Display for AccountSource {
         match self {
             Self::Header(name) => write!(f, "header {name}"),
             Self::Bearer => f.write_str("bearer token"),
-            #[cfg(feature = "gateway")]
-            Self::Basic(_) => f.write_str("verified password"),
+            Self::Verified(credentials) => write!(f, "verified {credentials}"),
             Self::Cookie(name) => write!(f, "cookie {name}"),
             Self::Certificate(field) => write!(f, "{field} of the certificate"),
             #[cfg(feature = "jwt")]
@@ -180,55 +192,42 @@ impl AccountRules {
     }
 
     /// Goes on with what was verified by `earlier` rules, as far as it still holds.
-    #[cfg(feature = "gateway")]
     pub fn inherit(&mut self, earlier: &Self) {
-        let mut before = earlier.sources.iter().filter_map(|source| match source {
-            AccountSource::Basic(users) => Some(users),
-            _ => None,
-        });
+        let mut before = earlier.sources.iter().filter_map(AccountSource::verified);
         for source in &mut self.sources {
-            if let AccountSource::Basic(users) = source
+            if let AccountSource::Verified(credentials) = source
                 && let Some(before) = before.next()
+                && let Some(inherited) = credentials.with_results_of(before)
             {
-                users.inherit(before);
+                *credentials = inherited;
             }
         }
     }
 
     /// Whether there are credentials that take long to verify.
     pub fn verifies_passwords(&self) -> bool {
-        #[cfg(feature = "gateway")]
-        let is_basic = |source: &AccountSource| matches!(source, AccountSource::Basic(_));
-        #[cfg(not(feature = "gateway"))]
-        let is_basic = |_: &AccountSource| false;
-        self.sources.iter().any(is_basic)
+        self.sources
+            .iter()
+            .any(|source| source.verified().is_some())
     }
 
     /// The work to do before the account of a request is known. `None` if it is known already, or
     /// never will be.
-    #[cfg(feature = "gateway")]
     pub fn unverified(
         &self,
         headers: &HeaderMap,
         certificate: Option<&ClientCertificate>,
     ) -> Option<Verification> {
         for source in &self.sources {
-            if let AccountSource::Basic(users) = source
-                && let Some(verification) = users.unverified(headers)
-            {
-                return Some(verification);
+            let credentials = source.verified();
+            if let Some(work) = credentials.and_then(|it| it.unverified(headers)) {
+                return Some(work);
             }
             // An earlier source names the account.
             source
                 .read(headers, certificate, |_| ())
                 .map_or(Some(()), |()| None)?;
         }
-        None
-    }
-
-    /// The work to do before the account of a request is known.
-    #[cfg(not(feature = "gateway"))]
-    pub fn unverified(&self, _: &HeaderMap, _: Option<&ClientCertificate>) -> Option<Verification> {
         None
     }
 
@@ -244,13 +243,19 @@ impl AccountRules {
 impl AccountSource {
     /// The header that is the account's name, or a token that has it, unless it is one of HTTP's
     /// own.
-    #[cfg(feature = "gateway")]
     pub fn header(&self) -> Option<&HeaderName> {
         match self {
             Self::Header(name) => Some(name),
             #[cfg(feature = "jwt")]
             Self::Jwt(jwt) => Some(jwt.header()),
-            Self::Bearer | Self::Cookie(_) | Self::Basic(_) | Self::Certificate(_) => None,
+            Self::Bearer | Self::Cookie(_) | Self::Verified(_) | Self::Certificate(_) => None,
+        }
+    }
+
+    fn verified(&self) -> Option<&dyn Credentials> {
+        match self {
+            Self::Verified(credentials) => Some(&**credentials),
+            _ => None,
         }
     }
 
@@ -265,8 +270,10 @@ impl AccountSource {
             Self::Header(name) => request_values::header(headers, name).map(read),
             Self::Bearer => request_values::bearer(headers, &http::header::AUTHORIZATION).map(read),
             Self::Cookie(name) => request_values::cookie(headers, name).map(|value| read(&value)),
-            #[cfg(feature = "gateway")]
-            Self::Basic(users) => users.user(headers).map(|name| read(name.as_bytes())),
+            Self::Verified(credentials) => {
+                let name = credentials.name(headers)?;
+                Some(read(name.as_bytes()))
+            }
             Self::Certificate(field) => {
                 let value = certificate?.value(*field)?;
                 Some(read(value.as_bytes()))

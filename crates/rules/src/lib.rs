@@ -5,19 +5,11 @@
 //! to users, as `weir::rules`; what else is public here serves Weir's other crates.
 
 #![forbid(unsafe_code)]
-// A limiter alone leaves out what calls some of the code that it shares with the gateway.
-#![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
 mod access_list;
 mod account;
-#[cfg(feature = "gateway")]
-mod anchored_regex;
-#[cfg(not(feature = "gateway"))]
-#[path = "no_regex.rs"]
 mod anchored_regex;
 mod ban;
-#[cfg(feature = "gateway")]
-mod basic_auth;
 mod client_address;
 mod client_certificate;
 mod cost;
@@ -44,11 +36,11 @@ mod subject_id;
 mod value_pattern;
 
 pub use access_list::{Access, AccessList, AccessLists, ListEntry};
-pub use account::{Account, AccountRules, AccountSource, AccountWildcards, Verification};
-pub use anchored_regex::*;
+pub use account::{
+    Account, AccountRules, AccountSource, AccountWildcards, Credentials, Verification,
+};
+pub use anchored_regex::{AnchoredRegex, Expression};
 pub use ban::{Ban, BanSchedule, BanScheduleError, Banned, BannedError, StandingBans};
-#[cfg(feature = "gateway")]
-pub use basic_auth::{BasicAuth, BasicAuthError};
 pub use client_address::{AddressHeader, Client, ClientRules};
 pub use client_address::{canonical_network, unmapped};
 pub use client_certificate::{CertificateField, ClientCertificate};
@@ -74,7 +66,7 @@ pub use limit::{Limit, LimitNameError, Missing};
 pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, ResponseUse, SpendWhen, YieldsTo};
 pub use normal_path::{PathFault, path_fault};
 pub use overrides::{Override, OverrideOrigin};
-pub use request_values::is_lookalike;
+pub use request_values::{basic as basic_credentials, is_lookalike};
 pub use route::*;
 pub use subject_hash::SubjectHash;
 pub use subject_id::IdWarning;

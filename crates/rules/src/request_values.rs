@@ -50,7 +50,7 @@ fn credentials_of<'c>(credentials: &'c [u8], scheme: &[u8]) -> Option<&'c [u8]> 
 }
 
 /// The credentials of the scheme `Basic`; none if there are several.
-pub(super) fn basic(headers: &HeaderMap) -> Option<&[u8]> {
+pub fn basic(headers: &HeaderMap) -> Option<&[u8]> {
     let mut credentials = lines(headers, &http::header::AUTHORIZATION)
         .filter_map(|credentials| credentials_of(credentials, b"basic"));
     let one = credentials.next()?;

@@ -55,9 +55,6 @@ mod tests {
         let accepts = |pattern: &ValuePattern, values: &[&str]| pattern.accepts(values.iter());
         let exact = ValuePattern::Exact(b"2"[..].into());
         assert!(accepts(&exact, &["1", "2"]) && !accepts(&exact, &["1", "22"]));
-        let regex = ValuePattern::Regex(AnchoredRegex::parse("[0-9]+", false).unwrap());
-        assert!(accepts(&regex, &["x", "22"]) && !accepts(&regex, &["x22", ""]));
-        assert!(!regex.accepts([[0xff_u8]].iter()));
         assert!(accepts(&ValuePattern::Present, &[""]) && !accepts(&ValuePattern::Present, &[]));
         assert!(accepts(&ValuePattern::Absent, &[]) && !accepts(&ValuePattern::Absent, &[""]));
     }

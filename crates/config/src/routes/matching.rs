@@ -1,9 +1,8 @@
 //! Which requests take a route.
 
 use http::HeaderName;
-use weir_rules::{
-    AnchoredRegex, HostPattern, PathPattern, PathRegex, PatternError, RouteMatcher, ValuePattern,
-};
+use weir_regex::anchored;
+use weir_rules::{HostPattern, PathPattern, PathRegex, PatternError, RouteMatcher, ValuePattern};
 use weir_yaml::{Lowered, Lowering, Spanned, WordOr, all};
 
 use super::schema::{HeaderMatches, Match, PathCase, ValueMatch};
@@ -57,7 +56,7 @@ fn path(cx: &mut Lowering<'_>, written: &Match) -> Lowered<(PathPattern, Option<
         None => Ok(PathPattern::everything()),
     };
     let regex = written.path_regex.as_ref();
-    let regex = regex.map(|text| cx.ok(text.span, AnchoredRegex::parse(text, ignores_case)));
+    let regex = regex.map(|text| cx.ok(text.span, anchored(text, ignores_case)));
     let pattern = match (pattern?, ignores_case) {
         (pattern, true) => pattern,
         (pattern, false) => pattern.case_sensitive(),
@@ -114,7 +113,7 @@ fn value_pattern(
     };
     match (&written_match.regex, written_match.present) {
         (Some(text), None) => {
-            let regex = cx.ok(text.span, AnchoredRegex::parse(text, false));
+            let regex = cx.ok(text.span, anchored(text, false));
             regex.map(ValuePattern::Regex)
         }
         (None, Some(true)) => Ok(ValuePattern::Present),

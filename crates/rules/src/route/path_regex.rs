@@ -15,7 +15,7 @@ pub struct PathRegex {
 impl PathRegex {
     /// An expression for paths that this pattern matches.
     pub fn new(regex: AnchoredRegex, pattern: &PathPattern) -> Self {
-        let groups = regex.group_names().map(Into::into);
+        let groups = regex.group_names().into_iter().map(Into::into);
         let names = pattern.names.iter().cloned().chain(groups).collect();
         Self { regex, names }
     }
@@ -32,8 +32,7 @@ impl PathRegex {
 
     /// Whether a path can match that has nothing in the group of this name.
     pub(super) fn may_lack(&self, group: &str) -> bool {
-        let mut groups = self.regex.group_names();
-        groups.any(|name| name == group) && self.regex.may_lack(group)
+        self.regex.group_names().contains(&group) && self.regex.may_lack(group)
     }
 
     /// The captures of a path in normal form that the pattern matches; `None` if the expression
@@ -42,8 +41,7 @@ impl PathRegex {
         if self.names.is_empty() {
             return self.regex.is_match(path).then(Captures::default);
         }
-        let groups = self.regex.groups(path)?;
-        let spans = pattern.spans(path).into_iter().chain(groups).collect();
+        let spans = self.regex.and_groups(path, pattern.spans(path))?;
         Some(Captures::new(&self.names, path, spans))
     }
 }

@@ -1,6 +1,5 @@
 use super::path_pattern::segments;
 use super::*;
-use crate::AnchoredRegex;
 use http::{HeaderName, HeaderValue};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -355,80 +354,12 @@ proptest! {
     }
 }
 
-/// A route with an expression beside its pattern.
-fn matching(regex: &str, path: &str) -> RouteMatcher {
-    let regex = AnchoredRegex::parse(regex, true).unwrap();
-    let path = route(path);
-    RouteMatcher {
-        path_regex: Some(PathRegex::new(regex, &path.path)),
-        ..path
-    }
-}
-
 fn asking(query: &str, path: &str) -> RouteMatcher {
     let (name, value) = query.split_once('=').unwrap();
     RouteMatcher {
         query: vec![(name.into(), ValuePattern::Exact(value.as_bytes().into()))],
         ..route(path)
     }
-}
-
-#[test]
-fn an_expression_narrows_a_pattern_and_goes_before_it() {
-    let routes = || {
-        vec![
-            route("/users/*"),
-            by(&[Method::GET], "/users/*"),
-            matching("/users/[0-9]+", "/users/*"),
-            route("/users/0"),
-        ]
-    };
-    for (path, expected) in [
-        ("/users/17", 2),
-        ("/USERS//1%37/", 2),
-        ("/users/17/x", 1),
-        ("/users/x17", 1),
-        ("/users/17%0", 1),
-        ("/users/0", 3),
-    ] {
-        assert_eq!(taken(routes(), path), Some(expected), "{path}");
-    }
-}
-
-/// The upstream may decode `%2F`. A route's limits must hold for what it then serves.
-#[test]
-fn an_encoded_slash_does_not_evade_an_expression() {
-    let routes = || vec![route("/*"), matching("/(admin|intern)/.*", "/*")];
-    for path in ["/admin/x", "/admin%2Fx", "/admin%2fx%2Fy", "/admin%5Cx"] {
-        assert_eq!(taken(routes(), path), Some(1), "{path}");
-    }
-    assert_eq!(taken(routes(), "/admin"), Some(0));
-}
-
-#[test]
-fn named_groups_capture_beside_segments() {
-    let routes = vec![matching(
-        "/t/[^/]+/(?<kind>a|b)(/(?<rest>.+))?",
-        "/t/{team}/*",
-    )];
-    let captured = |uri: &str| {
-        let found = find(routes.clone(), Method::GET, uri).unwrap();
-        let all = found.captures.iter();
-        all.map(|(name, text)| format!("{name}={text}"))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        captured("/t/Red/a/x%20y/z"),
-        ["team=Red", "kind=a", "rest=x y/z"]
-    );
-    assert_eq!(captured("/T/red/B"), ["team=red", "kind=B"]);
-    let names: Vec<_> = routes[0]
-        .path_regex
-        .as_ref()
-        .unwrap()
-        .capture_names()
-        .collect();
-    assert_eq!(names, ["team", "kind", "rest"]);
 }
 
 #[test]

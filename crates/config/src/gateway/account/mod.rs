@@ -3,9 +3,8 @@
 pub mod jwt;
 
 use serde::Deserialize;
-use weir_rules::{
-    AccountRules, AccountSource, AccountWildcards, BasicAuth, CertificateField, HashKey,
-};
+use weir_passwords::BasicAuth;
+use weir_rules::{AccountRules, AccountSource, AccountWildcards, CertificateField, HashKey};
 use weir_yaml::{FieldName, Lowered, Lowering, Spanned, all, words};
 
 use self::jwt::{Jwks, JwtKeys, jwt};
@@ -90,7 +89,7 @@ fn account_source(
             let text = cx.read_file(&written.file, written.file.span)?;
             let users = BasicAuth::from_htpasswd(&text);
             let users = users.map_err(|error| format!("{}: {error}", written.file.value));
-            cx.ok(written.file.span, users).map(AccountSource::Basic)
+            cx.ok(written.file.span, users).map(AccountSource::from)
         }
         AccountSourceKeys::Jwt(written) => jwt(cx, jwks, written).map(AccountSource::Jwt),
     }

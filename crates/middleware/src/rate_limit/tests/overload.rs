@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use weir_limit::{ConcurrencyBounds, OverloadControl, Priority, ShedLevel};
+use weir_passwords::BasicAuth;
 use weir_rules::{
-    AccessList, AccessLists, AccountRules, AccountSource, AccountWildcards, AddressHeader,
-    BasicAuth, ClientRules, Enforcement,
+    AccessList, AccessLists, AccountRules, AccountWildcards, AddressHeader, ClientRules,
+    Enforcement,
 };
 use weir_telemetry::PageFormat;
 
@@ -193,9 +194,7 @@ async fn no_late_worker_decides_twice_about_a_request_or_never_as_its_password_i
         let priorities = ClientPriorities::new([(Priority::High, high)]);
         let layer = shedding(layer, Enforcement::NONE, priorities, &metrics);
         let account = AccountRules {
-            sources: vec![AccountSource::Basic(
-                BasicAuth::from_htpasswd(USERS).unwrap(),
-            )],
+            sources: vec![BasicAuth::from_htpasswd(USERS).unwrap().into()],
             key: key.clone(),
             wildcards: AccountWildcards::default(),
             keeps_names: false,

@@ -1,5 +1,11 @@
-//! Names and passwords of HTTP's Basic scheme (RFC 7617), verified by a file.
+//! Accounts by names and passwords of HTTP's Basic scheme (RFC 7617), verified by a file.
 
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::mem;
@@ -13,8 +19,9 @@ use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use thiserror::Error;
-
-use crate::{HashKey, SecretHash, request_values};
+use weir_rules::{
+    AccountSource, Credentials, HashKey, SecretHash, Verification, basic_credentials,
+};
 
 const MAX_CREDENTIAL_BYTES: usize = 1024;
 
@@ -99,9 +106,9 @@ impl BasicAuth {
         })))
     }
 
-    /// Takes over the results of `earlier` that hold for these users too. Without it a reload would
+    /// These users with the results of `earlier` that hold for them too. Without it a reload would
     /// verify the passwords of all users again at the same time.
-    pub(super) fn inherit(&mut self, earlier: &Self) {
+    fn inheriting(&self, earlier: &Self) -> Self {
         let (now, before) = (&*self.0, &*earlier.0);
         let verified = before.verified.lock();
         let is_same = |name: &String| now.hashes.get(name) == before.hashes.get(name);
@@ -112,28 +119,27 @@ impl BasicAuth {
             true => verified.wrong.clone(),
             false => Default::default(),
         };
-        let users = Users {
+        drop(verified);
+        Self(Arc::new(Users {
             hashes: now.hashes.clone(),
             other: now.other.clone(),
             key: before.key.clone(),
             verified: Mutex::new(VerifiedCredentials { right, wrong }),
-        };
-        drop(verified);
-        self.0 = Arc::new(users);
+        }))
     }
+}
 
-    /// The user of a request, if the credentials were verified before.
-    pub(super) fn user(&self, headers: &HeaderMap) -> Option<String> {
-        let credentials = Credentials::from_headers(headers)?;
+impl Credentials for BasicAuth {
+    fn name(&self, headers: &HeaderMap) -> Option<String> {
+        let credentials = NameAndPassword::from_headers(headers)?;
         let hash = self.0.key.hash(&credentials.text);
         let name = credentials.name()?;
         let is_right = self.0.verified.lock().right.get(name) == Some(&hash);
         is_right.then(|| name.to_owned())
     }
 
-    /// The work to do before [`user`](Self::user) knows the request's credentials.
-    pub(super) fn unverified(&self, headers: &HeaderMap) -> Option<Box<dyn FnOnce() + Send>> {
-        let credentials = Credentials::from_headers(headers)?;
+    fn unverified(&self, headers: &HeaderMap) -> Option<Verification> {
+        let credentials = NameAndPassword::from_headers(headers)?;
         let expected = self.0.hashes.get(credentials.name()?);
         let is_known = expected.is_some();
         let expected = expected.unwrap_or(&self.0.other).clone();
@@ -151,6 +157,24 @@ impl BasicAuth {
                 users.verified.lock().remember(name, hash, is_right);
             }
         }))
+    }
+
+    fn with_results_of(&self, earlier: &dyn Credentials) -> Option<Arc<dyn Credentials>> {
+        let earlier: &Self = (earlier as &dyn Any).downcast_ref()?;
+        Some(Arc::new(self.inheriting(earlier)))
+    }
+}
+
+impl From<BasicAuth> for AccountSource {
+    fn from(users: BasicAuth) -> Self {
+        Self::Verified(Arc::new(users))
+    }
+}
+
+/// What is verified.
+impl fmt::Display for BasicAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("password")
     }
 }
 
@@ -201,14 +225,14 @@ impl Hash {
 }
 
 /// A name and a password with a colon between them.
-struct Credentials {
+struct NameAndPassword {
     text: Vec<u8>,
     colon: usize,
 }
 
-impl Credentials {
+impl NameAndPassword {
     fn from_headers(headers: &HeaderMap) -> Option<Self> {
-        let encoded = request_values::basic(headers)?;
+        let encoded = basic_credentials(headers)?;
         let text = STANDARD.decode(encoded).ok();
         let text = text.filter(|text| text.len() <= MAX_CREDENTIAL_BYTES)?;
         let colon = text.iter().position(|&byte| byte == b':')?;
@@ -221,145 +245,5 @@ impl Credentials {
 
     fn password(&self) -> Option<&[u8]> {
         self.text.get(self.colon + 1..)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// `secret` by bcrypt and by Argon2, as cheap as they can be.
-    fn users() -> BasicAuth {
-        let bcrypt = bcrypt::hash("secret", 4).unwrap();
-        let argon2 = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$";
-        let salt = b"saltsalt";
-        let mut hash = [0; 32];
-        let params = argon2::Params::new(8, 1, 1, Some(32)).unwrap();
-        let hasher = Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
-        hasher
-            .hash_password_into(b"secret", salt, &mut hash)
-            .unwrap();
-        let hash = base64::engine::general_purpose::STANDARD_NO_PAD.encode(hash);
-        let text = format!("# users\nred:{bcrypt}\n\nblue:{argon2}{hash}\n");
-        BasicAuth::from_htpasswd(&text).unwrap()
-    }
-
-    fn headers(credentials: &str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        let value = format!("basic {}", STANDARD.encode(credentials));
-        headers.insert("authorization", value.parse().unwrap());
-        headers
-    }
-
-    /// The user, once what has to be done was done; and whether anything had to be.
-    fn user(users: &BasicAuth, credentials: &str) -> (Option<String>, bool) {
-        let headers = headers(credentials);
-        let unverified = users.unverified(&headers);
-        let was_slow = unverified.is_some();
-        if let Some(verification) = unverified {
-            assert_eq!(users.user(&headers), None);
-            verification();
-        }
-        (users.user(&headers), was_slow)
-    }
-
-    #[test]
-    fn a_right_password_names_the_user_and_is_verified_once() {
-        let users = users();
-        for name in ["red", "blue"] {
-            let credentials = format!("{name}:secret");
-            assert_eq!(user(&users, &credentials), (Some(name.to_owned()), true));
-            assert_eq!(user(&users, &credentials), (Some(name.to_owned()), false));
-        }
-        assert_eq!(user(&users, "red:wrong"), (None, true));
-        assert_eq!(user(&users, "red:wrong"), (None, false));
-        assert_eq!(user(&users, "red:secret"), (Some("red".to_owned()), false));
-    }
-
-    #[test]
-    fn what_was_verified_is_known_of_the_same_users_and_of_no_others() {
-        let earlier = users();
-        for credentials in ["red:secret", "blue:secret", "red:wrong"] {
-            user(&earlier, credentials);
-        }
-        let again = |text: &str| {
-            let mut users = BasicAuth::from_htpasswd(text).unwrap();
-            users.inherit(&earlier);
-            users
-        };
-        let line = |name| match &earlier.0.hashes[name] {
-            Hash::Bcrypt(hash) | Hash::Argon2(hash) => format!("{name}:{hash}\n"),
-        };
-        let same = again(&format!("{}{}", line("red"), line("blue")));
-        assert_eq!(user(&same, "red:secret"), (Some("red".to_owned()), false));
-        assert_eq!(user(&same, "red:wrong"), (None, false));
-        let changed = bcrypt::hash("wrong", 4).unwrap();
-        let changed = again(&format!("red:{changed}\n{}", line("blue")));
-        assert_eq!(user(&changed, "red:secret"), (None, true));
-        assert_eq!(user(&changed, "red:wrong"), (Some("red".to_owned()), true));
-        assert_eq!(
-            user(&changed, "blue:secret"),
-            (Some("blue".to_owned()), false)
-        );
-        let without = again(&line("blue"));
-        assert_eq!(user(&without, "red:secret"), (None, true));
-    }
-
-    #[test]
-    fn nothing_is_verified_for_credentials_that_cannot_be_right() {
-        let users = users();
-        let long = format!("red:{}", "x".repeat(MAX_CREDENTIAL_BYTES));
-        for credentials in ["red", "", &long] {
-            assert_eq!(user(&users, credentials), (None, false), "{credentials}");
-        }
-        let mut two = headers("red:secret");
-        let other = headers("blue:secret").remove("authorization").unwrap();
-        two.append("authorization", other);
-        assert!(users.unverified(&two).is_none());
-    }
-
-    #[test]
-    fn a_name_that_is_not_in_the_file_takes_as_long_as_one_that_is() {
-        let users = users();
-        for credentials in ["green:secret", ":secret"] {
-            assert_eq!(user(&users, credentials), (None, true), "{credentials}");
-            assert_eq!(user(&users, credentials), (None, false), "{credentials}");
-        }
-    }
-
-    #[test]
-    fn wrong_passwords_take_bounded_memory_and_displace_no_right_one() {
-        let mut verified = VerifiedCredentials::default();
-        let key = HashKey::random();
-        verified.remember("red", key.hash(b"red:secret"), true);
-        for number in 0..3 * MAX_WRONG {
-            verified.remember("red", key.hash(&number.to_le_bytes()), false);
-        }
-        let remembered: usize = verified.wrong.iter().map(HashSet::len).sum();
-        assert!(remembered <= 2 * MAX_WRONG);
-        assert_eq!(verified.right.len(), 1);
-    }
-
-    #[test]
-    fn a_line_that_is_not_understood_is_told() {
-        let error = |text: &str| BasicAuth::from_htpasswd(text).unwrap_err();
-        let bcrypt = bcrypt::hash("secret", 4).unwrap();
-        assert_eq!(error("# nobody\n"), BasicAuthError::Empty);
-        assert_eq!(error("\nred\n"), BasicAuthError::Malformed(2));
-        assert_eq!(error(&format!(":{bcrypt}")), BasicAuthError::Malformed(1));
-        for weak in [
-            "{SHA}x",
-            "$apr1$x$y",
-            "secret",
-            "$2y$05$short",
-            "$argon2id$x",
-        ] {
-            assert_eq!(
-                error(&format!("red:{weak}")),
-                BasicAuthError::Unsupported(1)
-            );
-        }
-        let twice = format!("red:{bcrypt}\nred:{bcrypt}");
-        assert_eq!(error(&twice), BasicAuthError::Twice(2));
     }
 }
