@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use weir_config::Settings;
+use weir_logging::LogLevel;
 use weir_middleware::{BackgroundTasks, UpstreamRouter};
 use weir_server::AdminApi;
 use weir_store::Store;
-use weir_telemetry::{LogLevel, Metrics};
+use weir_telemetry::Metrics;
 use weir_yaml::Inputs;
 
 use super::admin_api;

@@ -71,7 +71,8 @@ pub(crate) use self::stack::refusal;
 #[cfg(feature = "internals")]
 pub use self::stack::{Layers, SharedState};
 use weir_config::Settings;
-use weir_telemetry::{LogError, LogLevel, Metrics};
+use weir_logging::{LogError, LogLevel};
+use weir_telemetry::Metrics;
 use weir_yaml::{Diagnostics, Inputs};
 
 use self::worker::WorkerContext;
@@ -123,7 +124,7 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
     let source = Source::new(path.to_owned());
     let read = source.read(None);
     let settings = read.outcome.map_err(RunError::Configuration)?;
-    let log = weir_telemetry::install(&settings.process.log)?;
+    let log = weir_logging::install(&settings.process.log)?;
     let metrics = Metrics::new();
     metrics.log_lines_dropped(log.dropped());
     if settings.process.admin.is_some() {

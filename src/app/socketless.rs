@@ -49,7 +49,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
             store.redis = store.redis.clone().with_connect(connect);
         }
         let (log_level, metrics) = (
-            weir_telemetry::log_level(&settings.process.log)?,
+            weir_logging::log_level(&settings.process.log)?,
             Metrics::new(),
         );
         let demo_upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

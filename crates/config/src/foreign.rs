@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer};
+use weir_logging::{Template, TemplateError};
 use weir_middleware::LOG_FIELDS;
-use weir_telemetry::{Template, TemplateError};
 use weir_yaml::parsed;
 
 /// A text that a type of another module reads, whose errors say what is wrong and, behind a

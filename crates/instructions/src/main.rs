@@ -36,7 +36,7 @@ use tokio::runtime::Builder;
 use weir::limit::{Batch, Quota, Transaction};
 use weir::store::{Memory, MemorySettings, Redis, RedisNodes, RedisSettings, Store, Unobserved};
 use weir::time::{Clock, Nanos, SystemClock};
-use weir_telemetry::{LogFormat, LogSettings};
+use weir_logging::{LogFormat, LogSettings};
 use weir_testing::{RedisCluster, RedisServer};
 
 #[path = "../../../benches/support/gateway.rs"]
@@ -259,7 +259,7 @@ fn ask_gateway(path: &str, times: usize) {
         format: LogFormat::Json,
         ..LogSettings::default()
     };
-    let _log = weir_telemetry::install(&settings).unwrap();
+    let _log = weir_logging::install(&settings).unwrap();
     let latency = match path == support::DECOY {
         true => support::DECOY_LATENCY,
         false => Duration::ZERO,

@@ -31,7 +31,7 @@ pub fn is_logged() -> bool {
 }
 
 /// Has `sink` write the lines of this process from now on, unless another does.
-pub(super) fn log_to(sink: impl Fn(&RequestFinished<'_>) + Send + Sync + 'static) {
+pub fn log_requests_to(sink: impl Fn(&RequestFinished<'_>) + Send + Sync + 'static) {
     // Whoever sets up logs twice gets an error before this.
     let _ = SINK.set(Box::new(sink));
 }
@@ -113,7 +113,8 @@ pub struct SentResponse {
 }
 
 /// Takes the fields of a line, each with a value of one of these kinds.
-pub(super) trait FieldVisitor {
+pub trait FieldVisitor {
+    /// A text.
     fn text(&mut self, field: Field, value: &str);
 
     /// A text that needs no escape.
@@ -134,14 +135,17 @@ pub(super) trait FieldVisitor {
     /// A text that is never in quotes in the form for people.
     fn shown(&mut self, field: Field, value: &dyn fmt::Display);
 
+    /// A number.
     fn integer(&mut self, field: Field, value: u64) {
         self.shown(field, &value);
     }
 
+    /// A duration.
     fn milliseconds(&mut self, field: Field, value: Milliseconds) {
         self.shown(field, &value);
     }
 
+    /// Whether something is so.
     fn boolean(&mut self, field: Field, value: bool) {
         self.shown(field, &value);
     }
@@ -172,7 +176,7 @@ macro_rules! fields {
 
         impl RequestFinished<'_> {
             /// Passes on the fields of its line.
-            pub(super) fn visit(&self, to: &mut impl FieldVisitor) {
+            pub fn visit(&self, to: &mut impl FieldVisitor) {
                 let $request = self;
                 visit!(to, $($name = $value,)*);
                 if let Some(notes) = self.notes {
@@ -231,24 +235,29 @@ impl RequestFinished<'_> {
     }
 
     /// The limit that denied it.
+    #[inline]
     pub(super) fn denied_by(&self) -> Option<&str> {
         self.verdict?.denied_by.as_deref()
     }
 
     /// The ban that held, or would have held.
+    #[inline]
     pub(super) fn banned_by(&self) -> Option<&str> {
         self.verdict?.banned_by.as_deref()
     }
 
     /// The list that its client is on.
+    #[inline]
     pub(super) fn listed(&self) -> Option<&'static str> {
         self.verdict?.listed
     }
 
+    #[inline]
     fn strictest(&self) -> Option<Strictest> {
         self.verdict?.strictest
     }
 
+    #[inline]
     fn shed(&self) -> Option<Shed> {
         self.verdict?.shed
     }
@@ -257,11 +266,13 @@ impl RequestFinished<'_> {
         self.verdict.and_then(get)
     }
 
+    #[inline]
     fn upstream_status(&self) -> Option<u16> {
         let status = self.upstream.and_then(|upstream| upstream.status);
         status.map(|status| status.as_u16())
     }
 
+    #[inline]
     fn upstream_head(&self) -> Option<Duration> {
         self.upstream.and_then(|upstream| upstream.head)
     }
@@ -345,11 +356,13 @@ impl Value for Clipped<'_> {
 }
 
 /// As much of a client's text as is logged.
+#[inline]
 pub(super) fn clipped(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_TEXT_BYTES))
         .unwrap_or_default()
 }
 
+#[inline]
 fn clipped_bytes(bytes: &[u8]) -> &[u8] {
     bytes.get(..MAX_TEXT_BYTES).unwrap_or(bytes)
 }
@@ -409,27 +422,32 @@ pub(super) fn milliseconds(duration: Duration) -> f64 {
 
 /// Milliseconds, to the microsecond. They are shown as numbers are: without zeros at their end but
 /// for one behind the point.
-#[derive(Clone, Copy)]
-pub(super) struct Milliseconds {
+#[derive(Clone, Copy, Debug)]
+pub struct Milliseconds {
     micros: u64,
 }
 
 impl Milliseconds {
+    #[inline]
     fn new(duration: Duration) -> Self {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Self { micros }
     }
 
-    pub(super) fn as_f64(self) -> f64 {
+    /// Its value, as near as a `f64` comes.
+    pub fn as_f64(self) -> f64 {
         self.micros as f64 / 1000.0
     }
 
-    pub(super) fn whole(self) -> u64 {
+    /// The digits before the point.
+    #[inline]
+    pub fn whole(self) -> u64 {
         self.micros / 1000
     }
 
     /// The point and the digits behind it, which are written into `digits`.
-    pub(super) fn fraction(self, digits: &mut [u8; 4]) -> &[u8] {
+    #[inline]
+    pub fn fraction(self, digits: &mut [u8; 4]) -> &[u8] {
         let digit = |number: u64| b'0' + u8::try_from(number % 10).unwrap_or_default();
         let thousandths = self.micros % 1000;
         let (tenths, hundredths) = (digit(thousandths / 100), digit(thousandths / 10));
@@ -451,6 +469,7 @@ impl fmt::Display for Milliseconds {
     }
 }
 
+#[inline]
 fn http_version(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "1.0",

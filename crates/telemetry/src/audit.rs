@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::info;
 
 /// The target of the lines about what operators change through the admin API.
-pub(super) const AUDIT_TARGET: &str = "weir::audit";
+pub const AUDIT_TARGET: &str = "weir::audit";
 
 /// An operator made a bucket full.
 pub fn bucket_reset(by: &str, limit: &str, key: &str) {

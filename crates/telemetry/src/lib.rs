@@ -7,15 +7,11 @@
 //! crates.
 
 #![forbid(unsafe_code)]
-// A limiter alone leaves out what calls some of the code that it shares with the gateway.
-#![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
 mod access_log;
 pub mod audit;
 pub mod events;
 mod log_field;
-#[cfg(feature = "gateway")]
-mod logging;
 mod metrics;
 mod names;
 #[cfg(feature = "otlp")]
@@ -30,16 +26,10 @@ mod tail;
 mod top_subjects;
 
 pub use access_log::{
-    FIELDS as ACCESS_LOG_FIELDS, LoggedHeaders, RequestFinished, SentResponse, UpstreamResponse,
-    is_logged,
+    ACCESS_TARGET, FIELDS as ACCESS_LOG_FIELDS, FieldVisitor, LoggedHeaders, Milliseconds,
+    RequestFinished, SentResponse, UpstreamResponse, is_logged, log_requests_to,
 };
-pub use log_field::{LogField, LogValue, Notes, StepField};
-#[cfg(feature = "internals")]
-pub use logging::log_level;
-#[cfg(feature = "gateway")]
-pub use logging::{
-    LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, TemplateError, install,
-};
+pub use log_field::{Field, LogField, LogValue, Notes, StepField};
 pub use metrics::{
     BanMetrics, Bans, ConcurrencySample, DecisionSample, Family, Gauge, GaugeGuard, Handshake,
     LatencyCounts, LimitMetrics, Metrics, Name, OverloadMetrics, OverloadShed, PageFormat,
@@ -51,7 +41,8 @@ pub use otlp::TracerSettings;
 pub use otlp::{ActiveTrace, Tracer};
 pub use outcome::{Disposition, ListenerKind, RequestId, Shed, Strictest, Verdict};
 pub use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
-pub use printable::{is_deceptive, printable, printable_json, printable_lines};
-pub use striped::{Counter, StripedGauge};
+pub use printable::{escape, is_deceptive, is_plain, write_json_escape};
+pub use printable::{printable, printable_json, printable_lines};
+pub use striped::{Counter, Striped, StripedGauge};
 pub use tail::{Tail, TailFilter, Watch};
 pub use top_subjects::{Period, SubjectActivity};

@@ -5,14 +5,15 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 /// Room for what JSON has before the text of a field: a comma, the name, a colon and three quotes.
-pub(super) const FIELD_BYTES: usize = 24;
+const FIELD_BYTES: usize = 24;
 
 /// A field of a line, by its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Field {
-    pub(super) name: &'static str,
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
     /// What JSON has before the text of the field, and blanks: a copy of a fixed length is quicker.
-    pub(super) before_text: &'static [u8; FIELD_BYTES],
+    pub before_text: &'static [u8; FIELD_BYTES],
 }
 
 impl Field {

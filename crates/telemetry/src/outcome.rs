@@ -32,6 +32,7 @@ macro_rules! words {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// The word for it in logs and metrics.
+            #[inline]
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
@@ -174,6 +175,7 @@ words! {
 
 impl ListenerKind {
     /// The word for it in logs and metrics, which have none for the usual kind.
+    #[inline]
     pub const fn shown(self) -> Option<&'static str> {
         match self {
             Self::Forward => None,

@@ -29,7 +29,10 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
 }
 
 /// Writes a character by its UTF-16 units (RFC 8259, section 7).
-pub(crate) fn write_json_escape<W: Write>(character: char, to: &mut W) -> fmt::Result {
+///
+/// # Errors
+/// Those of `to`.
+pub fn write_json_escape<W: Write>(character: char, to: &mut W) -> fmt::Result {
     let mut units = [0; 2];
     let mut units = character.encode_utf16(&mut units).iter();
     units.try_for_each(|unit| write!(to, "\\u{unit:04x}"))
@@ -46,12 +49,16 @@ fn escaped(text: &str, write: impl Fn(char, &mut String) -> fmt::Result) -> Cow<
 }
 
 /// Whether text is printable ASCII, as nearly all is.
-pub(crate) fn is_plain(text: &[u8]) -> bool {
+#[inline]
+pub fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// Writes text, calling `escaped` for deceptive characters.
-pub(crate) fn escape<W: Write>(
+///
+/// # Errors
+/// Those of `to`.
+pub fn escape<W: Write>(
     text: &str,
     to: &mut W,
     escaped: impl Fn(char, &mut W) -> fmt::Result,

@@ -29,7 +29,7 @@ struct Line<T>(T);
 
 impl<T: Default> Striped<T> {
     /// The calling thread's.
-    pub(crate) fn own(&self) -> Option<&T> {
+    pub fn own(&self) -> Option<&T> {
         let lines = self.0.get_or_init(|| {
             let threads = available_parallelism().map_or(1, usize::from);
             let stripes = threads.next_power_of_two().min(MAX_STRIPES);
@@ -40,7 +40,8 @@ impl<T: Default> Striped<T> {
         line.map(|line| &line.0)
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+    /// Those of all threads.
+    pub fn all(&self) -> impl Iterator<Item = &T> {
         self.0.get().into_iter().flatten().map(|line| &line.0)
     }
 }
@@ -88,6 +89,7 @@ impl gauge::Atomic<i64> for Striped<AtomicI64> {
 }
 
 /// A number of the calling thread, from zero on.
+#[inline]
 fn thread_index() -> usize {
     thread_local! {
         static INDEX: Cell<Option<usize>> = const { Cell::new(None) };

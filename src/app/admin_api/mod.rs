@@ -38,8 +38,9 @@ use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 use weir_limit::time::{Clock, Timestamp};
+use weir_logging::LogLevel;
 use weir_server::{AdminApi, AdminBody, Connection, RequestBody};
-use weir_telemetry::{LogLevel, Metrics};
+use weir_telemetry::Metrics;
 
 use self::authorization::Operator;
 use self::ban::{BanStores, BanTarget};

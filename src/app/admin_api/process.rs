@@ -6,8 +6,9 @@ use http::Method;
 use serde::Deserialize;
 use weir_config::FileSchemas;
 use weir_limit::time::{Clock, SystemClock, Timestamp};
+use weir_logging::{LevelInForce, LogLevel};
 use weir_server::RequestBody;
-use weir_telemetry::{LevelInForce, LogLevel, audit};
+use weir_telemetry::audit;
 use weir_yaml::HumanDuration;
 
 use super::authorization::Operator;

@@ -718,7 +718,7 @@ fn the_last_override_of_a_limit_may_go_whatever_the_others_are_called() {
 
 #[test]
 fn each_form_of_the_log_is_read_under_the_name_that_is_documented() {
-    use weir_telemetry::LogFormat;
+    use weir_logging::LogFormat;
     for (word, format) in [("human", LogFormat::Text), ("json", LogFormat::Json)] {
         let gateway = format!("{SMALLEST}log: {{format: {word}}}\n");
         let folder = Folder::with(&[

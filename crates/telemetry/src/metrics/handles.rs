@@ -252,11 +252,13 @@ impl RouteMetrics {
     }
 
     /// The kind of listener whose requests are counted.
+    #[inline]
     pub const fn listener(&self) -> ListenerKind {
         self.listener
     }
 
     /// The route's name.
+    #[inline]
     pub fn name(&self) -> &str {
         &self.counters.name
     }

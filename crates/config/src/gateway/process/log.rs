@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use serde::Deserialize;
-use weir_telemetry::{LogFormat, LogSettings};
+use weir_logging::{LogFormat, LogSettings};
 use weir_yaml::{Lowered, Lowering, Spanned, words};
 
 use crate::foreign::{AccessFormat, Config, Parsed, Word};

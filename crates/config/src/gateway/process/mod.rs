@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use rustix::fs::{Access, access};
+use weir_logging::LogSettings;
 use weir_server::HttpSettings;
-use weir_telemetry::LogSettings;
 use weir_yaml::{Lowered, Lowering, Spanned};
 
 use self::log::log;

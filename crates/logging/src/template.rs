@@ -9,10 +9,7 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use thiserror::Error;
-
-use crate::access_log::{FIELDS, FieldVisitor, RequestFinished};
-use crate::log_field::{Field, StepField};
-use crate::printable::escape;
+use weir_telemetry::{ACCESS_LOG_FIELDS, Field, FieldVisitor, RequestFinished, StepField, escape};
 
 /// The combined format of Apache and nginx.
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
@@ -58,7 +55,7 @@ impl Source {
             "request_target" => Ok(Self::RequestTarget),
             "timestamp" => Ok(Self::Timestamp),
             "time_local" => Ok(Self::TimeLocal),
-            _ => FIELDS
+            _ => ACCESS_LOG_FIELDS
                 .into_iter()
                 .chain(of_steps.iter().map(|field| field.name()))
                 .find(|field| *field == name)

@@ -19,9 +19,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::access_log::{FieldVisitor, RequestFinished};
-use crate::log_field::Field;
-use crate::printable::{escape, is_plain};
+use weir_telemetry::{Field, FieldVisitor, RequestFinished, escape, is_plain};
 
 /// Fields that are written without their names.
 const BARE: [&str; 5] = ["message", "client", "method", "path", "status"];

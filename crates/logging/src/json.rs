@@ -16,9 +16,9 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::access_log::{ACCESS_TARGET, FieldVisitor, Milliseconds, RequestFinished};
-use crate::log_field::Field;
-use crate::printable::{escape, write_json_escape};
+use weir_telemetry::{
+    ACCESS_TARGET, Field, FieldVisitor, Milliseconds, RequestFinished, escape, write_json_escape,
+};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JsonFormatter;
@@ -328,7 +328,7 @@ mod tests {
     use tracing::{Level, error, info, trace};
 
     use super::*;
-    use crate::logging::tests::Written;
+    use crate::tests::Written;
 
     /// What is written but for the time.
     fn without_time(written: &Written) -> String {

@@ -8,6 +8,8 @@
 //! A thread of its own writes them. Should the reader be too slow, lines are dropped and counted
 //! rather than requests held up.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod filter;
 mod format;
@@ -27,6 +29,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
+use weir_telemetry::audit::AUDIT_TARGET;
+use weir_telemetry::log_requests_to;
 
 use self::access::AccessForm;
 use self::filter::SharedFilter;
@@ -35,8 +39,6 @@ use self::format::TextFormatter;
 use self::json::JsonFormatter;
 pub use self::template::{Template, TemplateError};
 use self::writer::LogWriter;
-use super::access_log;
-use super::audit::AUDIT_TARGET;
 
 /// The words that may be a whole filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
@@ -185,7 +187,7 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
     if settings.access {
         let form = AccessForm::new(settings.access_format.clone(), is_text);
         let writer = writer.clone();
-        access_log::log_to(move |request| form.with_line(request, |line| writer.write_line(line)));
+        log_requests_to(move |request| form.with_line(request, |line| writer.write_line(line)));
     }
     log_panics();
     Ok(LogGuard { level, writer })
@@ -195,7 +197,6 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
 ///
 /// # Errors
 /// When the filter is not one.
-#[cfg(feature = "internals")]
 pub fn log_level(settings: &LogSettings) -> Result<LogLevel, LogError> {
     Ok(LogLevel::new(settings)?.0)
 }

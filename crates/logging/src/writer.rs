@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::sleeper::Sleeper;
-use crate::striped::Striped;
+use weir_telemetry::Striped;
 
 /// How many bytes may wait, in buffers of all threads. A line of the access log has about 400.
 const MAX_WAITING: usize = 16 * 1024 * 1024;
@@ -194,7 +194,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
-    use crate::logging::tests::Written;
+    use crate::tests::Written;
 
     /// Takes nothing before the other end of the channel is gone.
     struct Stuck(Receiver<()>);

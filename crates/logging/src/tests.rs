@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::info;
 
 use super::*;
-use crate::{
+use weir_telemetry::{
     Disposition, LoggedHeaders, Metrics, Notes, RequestFinished, RouteMetrics, SentResponse,
     UpstreamResponse, Verdict,
 };
@@ -149,7 +149,7 @@ fn what_operators_change_is_logged_at_every_level() {
         ..LogSettings::default()
     };
     let change = || {
-        crate::audit::bucket_reset("alice", "L", "L:a");
+        weir_telemetry::audit::bucket_reset("alice", "L", "L:a");
     };
     let line = logged(false, &settings, change);
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -328,7 +328,7 @@ fn no_clients_text_forges_a_line_or_a_field_of_a_template() {
 }
 
 mod of_steps {
-    use crate::log_field;
+    use weir_telemetry::log_field;
 
     log_field! {
         /// by which word

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::fmt;
 
 use jiff::Timestamp;
+use weir_telemetry::RequestFinished;
 
 use super::format::TextFormatter;
 use super::json;
 use super::template::Template;
-use crate::access_log::RequestFinished;
 
 /// Room for most lines.
 const LINE_BYTES: usize = 768;
