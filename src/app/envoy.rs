@@ -7,11 +7,9 @@ use std::task::{Context, Poll};
 
 use tower::Service;
 use weir_config::{EnvoyService, Settings};
+use weir_envoy::{EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
 use weir_http::request::HttpRequest;
-use weir_middleware::{
-    Backend, Domains, EnvoyLayer, EnvoyRateLimit, ForwardAuthLayer, SHOULD_RATE_LIMIT,
-    UpstreamRouter,
-};
+use weir_middleware::{Backend, DescriptorLimits, Domains, ForwardAuthLayer, UpstreamRouter};
 use weir_rules::AccountRules;
 use weir_telemetry::ListenerKind;
 use weir_telemetry::events::LastWarning;
@@ -53,11 +51,13 @@ impl EnvoyLayers {
     /// Stacks the layers on a worker's store, as [`Layers::stack`] does.
     pub(super) fn stack<S>(&self, backend: Backend) -> EnvoyStack<S> {
         let (domains, warned) = (Arc::clone(&self.domains), Arc::clone(&self.warned));
-        let layer = EnvoyLayer::new(backend.store, domains, self.accounts.clone(), warned);
-        let layer = layer.with_wait_spreader(self.layers.waits().clone());
-        let service = layer.with_clock(backend.clock, backend.tasks).service();
+        let limits = DescriptorLimits::new(backend.store, domains, self.accounts.clone())
+            .with_wait_spreader(self.layers.waits().clone())
+            .with_clock(backend.clock, backend.tasks);
         TrustedPeers {
-            inner: self.layers.checked(service),
+            inner: self
+                .layers
+                .checked(EnvoyLayer::new(limits, warned).service()),
             trusted: self.trusted.clone(),
         }
     }

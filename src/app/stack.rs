@@ -9,15 +9,14 @@ use http::{HeaderName, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
 use weir_config::{Settings, StoreSettings};
+use weir_correlate::{Correlate, CorrelateLayer, ShowRequestId, ShowRequestIdLayer};
 use weir_http::problem::Problem;
-
 use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, AccessState, Backend, BodyLimit, BodyLimitLayer,
-    Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, RateLimit,
-    RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid,
-    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps, Route, RouteLayer,
-    RoutePolicy, RouteState, Shedding, ShowRequestId, ShowRequestIdLayer, UnreadableDenials,
-    UpstreamId, UpstreamRouter, WaitSpreader,
+    Forwarded, ForwardedLayer, Identify, IdentifyLayer, RateLimit, RateLimitLayer, RedirectToHttps,
+    RedirectToHttpsLayer, Refusal, RejectInvalid, RejectInvalidLayer, ResponseFormat,
+    ResponseFormatLayer, ResponseSteps, Route, RouteLayer, RoutePolicy, RouteState, Shedding,
+    UnreadableDenials, UpstreamId, UpstreamRouter, WaitSpreader,
 };
 use weir_proxy::{Protocol, Server};
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};

@@ -9,7 +9,11 @@ use crate::source::{code_of, continues_a_name, crates, module_of, rust_files, sr
 const MACROS: &[&str] = &["trace!(", "debug!(", "info!(", "warn!(", "error!("];
 
 /// Crates that were modules of others: filters that operators have written name them so.
-const MODULES: [(&str, &str); 1] = [("logging", "telemetry::logging")];
+const MODULES: [(&str, &str); 3] = [
+    ("compression", "middleware::steps::compression"),
+    ("envoy", "middleware::rate_limit::envoy"),
+    ("logging", "telemetry::logging"),
+];
 
 #[test]
 fn log_lines_of_crates_have_the_target_of_their_module() {

@@ -64,6 +64,18 @@ fn the_frame_of_the_configuration_depends_on_no_other_crate_of_ours() {
     assert!(ours.is_empty(), "weir-yaml depends on {ours:?}");
 }
 
+/// Code that is compiled for the gateway alone would have to be read, and tested, in two builds.
+#[test]
+fn no_crate_is_compiled_otherwise_for_the_gateway() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path().join("Cargo.toml");
+        let manifest = fs::read_to_string(&path).unwrap();
+        assert!(!manifest.contains("gateway\""), "{}", path.display());
+        assert!(!manifest.contains("\ngateway ="), "{}", path.display());
+    }
+}
+
 #[test]
 fn only_one_crate_speaks_to_redis() {
     let all = dependencies();

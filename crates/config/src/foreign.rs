@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer};
 use weir_logging::{Template, TemplateError};
-use weir_middleware::LOG_FIELDS;
 use weir_yaml::parsed;
+
+use crate::routes::schema::steps::LOG_FIELDS;
 
 /// A text that a type of another module reads, whose errors say what is wrong and, behind a
 /// semicolon, what to do about it.

@@ -37,6 +37,11 @@ pub struct BoxedRequest<B> {
     pub body: B,
 }
 
+/// Marks a request by a stream of HTTP/2 that is to become a WebSocket (RFC 8441, section 4); the
+/// server leaves it in the extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct WebSocketStream;
+
 /// The `Via` that Weir adds to a message that came by `version` (RFC 9110, section 7.6.3).
 pub fn via(version: Version) -> HeaderValue {
     HeaderValue::from_static(match version {

@@ -319,7 +319,8 @@ pub struct RequestHead<'r> {
 }
 
 impl<'r> RequestHead<'r> {
-    pub(super) fn new<Q: HttpRequest>(request: &'r Q) -> Self {
+    /// That of a request.
+    pub fn new<Q: HttpRequest>(request: &'r Q) -> Self {
         Self {
             method: request.method(),
             uri: request.uri(),

@@ -10,15 +10,11 @@
 //! response, it asks the future itself ([`HasVerdict`]).
 
 #![forbid(unsafe_code)]
-// A limiter alone leaves out what calls some of the code that it shares with the gateway.
-#![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
 mod access_log;
 mod backend;
 mod bans;
 mod concurrency;
-#[cfg(feature = "gateway")]
-mod correlate;
 #[cfg(feature = "decoys")]
 pub mod decoy;
 #[cfg(not(feature = "decoys"))]
@@ -56,10 +52,6 @@ pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::{Backend, BackgroundTasks};
 pub use bans::*;
 pub use concurrency::*;
-#[cfg(feature = "gateway")]
-pub use correlate::{
-    Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES, ShowRequestId, ShowRequestIdLayer,
-};
 pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, SubrequestError};
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
@@ -67,12 +59,14 @@ pub use overload::*;
 #[cfg(feature = "config")]
 pub use rate_limit::OnDeniedKeys;
 pub use rate_limit::{
+    AskedDescriptor, DecidedDescriptors, DescriptorDecision, DescriptorLimits, Domains,
+    LimitedRequest, ShownLimit,
+};
+pub use rate_limit::{
     BodyBytes, Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitHook, LimitedService,
     Metered, OnDenied, RateLimit, RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
     WaitSpreader,
 };
-#[cfg(feature = "gateway")]
-pub use rate_limit::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
 pub use rate_limit::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use redirect::{Redirect, RedirectError};
 pub use redirect_to_https::{HttpsRedirect, RedirectToHttps, RedirectToHttpsLayer};
@@ -80,7 +74,7 @@ pub use reject_invalid::{Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
 pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
-pub use response_body::ResponseBody;
+pub use response_body::{BodyCoder, ResponseBody};
 pub use response_format::{ResponseFormat, ResponseFormatLayer};
 #[cfg(feature = "config")]
 pub use response_keys::RejectionKeys;
@@ -211,10 +205,27 @@ impl RequestContext {
         extensions.get::<Self>()?.request_id.as_ref()
     }
 
+    /// Gives a request its id.
+    #[inline]
+    pub fn set_request_id(extensions: &mut Extensions, id: Option<Arc<RequestId>>) {
+        Self::entry(extensions).request_id = id;
+    }
+
+    /// Gives a request its place in a trace.
+    #[inline]
+    pub fn set_trace(extensions: &mut Extensions, trace: Arc<ActiveTrace>) {
+        Self::entry(extensions).trace = Some(trace);
+    }
+
     /// Whether the fields of a response may be lines.
     fn takes_lines(extensions: &Extensions) -> bool {
         let context = extensions.get::<Self>();
         context.is_some_and(|context| context.takes_lines)
+    }
+
+    /// The state of the request's route, if a layer has found one.
+    pub fn route(extensions: &Extensions) -> Option<&Arc<RouteState>> {
+        Some(&Self::routed(extensions)?.route)
     }
 
     /// The request's route, if a layer has found one.

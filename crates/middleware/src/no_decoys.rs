@@ -82,6 +82,7 @@ impl Negotiation {
 
 /// The circumstances of a real response.
 #[derive(Clone, Debug)]
+#[expect(dead_code, reason = "nothing learns from it")]
 pub(crate) struct ResponseSample {
     pub(crate) negotiation: Negotiation,
     pub(crate) client: u64,

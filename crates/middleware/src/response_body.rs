@@ -27,13 +27,14 @@ pin_project! {
 }
 
 /// Codes a response's body as it passes.
-pub(super) trait BodyCoder: Send + Sync {
+pub trait BodyCoder: Send + Sync {
     /// What there is to send after this data; nothing if it is held back.
     fn code(&mut self, data: &[u8]) -> Bytes;
 
     /// What was held back.
     fn flush(&mut self) -> Bytes;
 
+    /// What is left to send at the end of the body.
     fn finish(&mut self) -> Bytes;
 }
 
@@ -169,7 +170,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     /// The inner service's body.
-    pub(crate) fn forwarded(body: B) -> Self {
+    pub fn forwarded(body: B) -> Self {
         Self {
             origin: Origin::Forwarded { body },
             in_flight: None,
@@ -179,7 +180,7 @@ impl<B> ResponseBody<B> {
     }
 
     /// The same body, coded as it passes.
-    pub(super) fn coded_by(mut self, coder: Box<dyn BodyCoder>) -> Self {
+    pub fn coded_by(mut self, coder: Box<dyn BodyCoder>) -> Self {
         self.coding = Some(Box::new(Coding {
             coder: Some(coder),
             uncoded: Bytes::new(),
@@ -212,14 +213,15 @@ impl<B> ResponseBody<B> {
         self
     }
 
-    pub(crate) fn problem(problem: Problem) -> Response<Self> {
+    /// The response that this problem is told by.
+    pub fn problem(problem: Problem) -> Response<Self> {
         problem
             .into_response()
             .map(|body| Self::full(body.into_inner().unwrap_or_default()))
     }
 
     /// The message of a call of gRPC, which ends with trailers.
-    pub(crate) fn reply(message: Bytes, trailers: HeaderMap) -> Self {
+    pub fn reply(message: Bytes, trailers: HeaderMap) -> Self {
         Self {
             origin: Origin::Reply {
                 message: Some(message),
@@ -232,19 +234,19 @@ impl<B> ResponseBody<B> {
     }
 
     /// A body made here, sent with its length.
-    pub(crate) fn full(body: impl Into<Bytes>) -> Self {
+    pub fn full(body: impl Into<Bytes>) -> Self {
         Self::made(body.into(), true)
     }
 
     /// A body made here, sent as one whose length was not known beforehand.
-    pub(crate) fn chunked(body: impl Into<Bytes>) -> Self {
+    pub fn chunked(body: impl Into<Bytes>) -> Self {
         Self::made(body.into(), false)
     }
 
     /// The same body after `map`, of a response that was made by Weir, here or further inside. Such
     /// a body is there as a whole.
     #[must_use]
-    pub(super) fn map_whole(self, map: impl FnOnce(Bytes) -> Bytes) -> Self
+    pub fn map_whole(self, map: impl FnOnce(Bytes) -> Bytes) -> Self
     where
         B: Body<Data = Bytes>,
     {

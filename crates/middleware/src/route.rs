@@ -38,6 +38,10 @@ pub struct RouteState {
     decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
     pub(super) upstream: Option<UpstreamId>,
     /// The version of HTTP by which the upstream's responses come.
+    #[cfg_attr(
+        not(feature = "decoys"),
+        expect(dead_code, reason = "decoys alone imitate it")
+    )]
     pub(super) upstream_version: Version,
     /// None where the upstream's requests in flight are not limited.
     pub(super) concurrency: Option<RouteConcurrency>,

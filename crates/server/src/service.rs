@@ -21,7 +21,7 @@ use hyper::ext::Protocol;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
 use weir_http::problem::NoResponse;
-use weir_http::request::{BoxedRequest, HttpRequest};
+use weir_http::request::{BoxedRequest, HttpRequest, WebSocketStream};
 use weir_runtime::loop_time::PollClock;
 use weir_telemetry::Tunnel;
 
@@ -179,6 +179,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
             // The tunnel keeps the extensions, and so the request is in flight as long.
             let in_flight = Arc::new(self.state.request());
             request.extensions_mut().insert(in_flight);
+            request.extensions_mut().insert(WebSocketStream);
         }
         let request = match request.body().is_end_stream() {
             true => request.map(|_| RequestBody::buffered(Bytes::new())),

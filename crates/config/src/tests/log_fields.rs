@@ -3,9 +3,8 @@
 
 use std::fs;
 
-use weir_middleware::LOG_FIELDS;
-
 use super::documented::top_level;
+use crate::routes::schema::steps::LOG_FIELDS;
 
 const BEGIN: &str = "<!-- fields of steps -->\n";
 const END: &str = "<!-- end -->\n";

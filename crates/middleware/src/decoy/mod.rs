@@ -20,7 +20,6 @@
 //! # Ok::<(), weir::middleware::decoy::TemplateError>(())
 //! ```
 
-#[cfg(feature = "gateway")]
 mod call_reply;
 #[cfg(feature = "config")]
 mod config;
@@ -52,10 +51,8 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
-use weir_http::problem::body_problem;
-#[cfg(feature = "gateway")]
-use weir_http::problem::{INVALID_RESPONSE, Problem};
-use weir_http::request::{BoxedRequest, HttpRequest, give_back};
+use weir_http::problem::{INVALID_RESPONSE, Problem, body_problem};
+use weir_http::request::{BoxedRequest, HttpRequest, WebSocketStream, give_back};
 use weir_rules::Captures;
 use weir_runtime::loop_time;
 
@@ -245,7 +242,6 @@ impl Shadow {
     pub fn learn<B: Body>(&self, response: &Response<B>, sample: &ResponseSample) {
         let negotiation = &sample.negotiation;
         let headers = response.headers();
-        #[cfg(feature = "gateway")]
         if call_reply::is_failed_call(headers) {
             return;
         }
@@ -388,14 +384,12 @@ impl Shadow {
         let captures = routed.map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
         let negotiation = Negotiation::new(&head.method, &head.headers);
-        #[cfg(feature = "gateway")]
         if let Some(content_type) = call_reply::content_type(head) {
             let empty = DecoyResponse::new(self, head, Bytes::new(), &negotiation);
             let drawn = empty.drawn;
             return (empty.reply(&content_type, &body, &negotiation), drawn);
         }
         let response = DecoyResponse::new(self, head, body, &negotiation);
-        #[cfg(feature = "gateway")]
         if self.decoy.status.is_success() && asks_for_websocket(head) {
             // As the proxy responds: a success would say that the WebSocket has begun.
             let problem = Problem::new(StatusCode::BAD_GATEWAY, INVALID_RESPONSE);
@@ -708,9 +702,8 @@ pub(super) fn target(uri: &Uri) -> u64 {
 }
 
 /// Whether a request by a stream of HTTP/2 is for a WebSocket (RFC 8441).
-#[cfg(feature = "gateway")]
 fn asks_for_websocket(head: &request::Parts) -> bool {
-    head.version == Version::HTTP_2 && head.extensions.get::<hyper::ext::Protocol>().is_some()
+    head.version == Version::HTTP_2 && head.extensions.get::<WebSocketStream>().is_some()
 }
 
 fn upstream_version(head: &request::Parts) -> Version {

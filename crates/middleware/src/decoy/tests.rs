@@ -320,14 +320,16 @@ async fn before_the_first_answer_to_options_a_decoy_says_nothing_of_a_body() {
 }
 
 /// hyper resets a stream whose WebSocket would begin with a body.
-#[cfg(feature = "gateway")]
 #[tokio::test(start_paused = true)]
 async fn who_asks_for_a_websocket_by_http_2_gets_what_the_proxy_makes_of_another_answer() {
     let shadow = shadow("text/plain", "sent");
     let request = || {
-        let websocket = hyper::ext::Protocol::from_static("websocket");
         let request = Request::builder().version(Version::HTTP_2);
-        let (head, ()) = request.extension(websocket).body(()).unwrap().into_parts();
+        let (head, ()) = request
+            .extension(WebSocketStream)
+            .body(())
+            .unwrap()
+            .into_parts();
         head
     };
     let none = Full::<Bytes>::default;

@@ -19,8 +19,7 @@ mod deferred_slot;
 mod delay;
 mod denial_lines;
 mod denial_response;
-#[cfg(feature = "gateway")]
-mod envoy;
+mod descriptors;
 mod header_fields;
 pub(super) mod held;
 mod held_slot;
@@ -55,8 +54,9 @@ use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_telemetry::Disposition;
 
 pub use self::delay::Delay;
-#[cfg(feature = "gateway")]
-pub use self::envoy::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
+pub use self::descriptors::{
+    AskedDescriptor, DecidedDescriptors, DescriptorDecision, DescriptorLimits, Domains, ShownLimit,
+};
 pub use self::header_fields::{HeaderForm, HeaderForms};
 pub use self::in_flight::InFlight;
 use self::layer::Settings;

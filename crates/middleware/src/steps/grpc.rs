@@ -16,7 +16,8 @@ use crate::rejection::FinalDenial;
 
 const GRPC: &str = "application/grpc";
 
-pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+/// The header or trailer that has the status of a call.
+pub const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
@@ -25,7 +26,7 @@ const NO_RETRY: HeaderValue = HeaderValue::from_static("-1");
 
 /// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with
 /// HTTP's statuses.
-pub(crate) fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
+pub fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
     // Most requests need no look at their headers.
     let has_trailers = matches!(request.version, Version::HTTP_2 | Version::HTTP_3);
     if !has_trailers || request.method != Method::POST {
@@ -138,14 +139,14 @@ impl PreparedStep for GrpcCall {
 }
 
 /// Sets the outcome of a call. The message is plain ASCII.
-pub(crate) fn set_status(headers: &mut HeaderMap, status: u16, message: &str) {
+pub fn set_status(headers: &mut HeaderMap, status: u16, message: &str) {
     headers.insert(STATUS, HeaderValue::from(status));
     let message = HeaderValue::from_str(message).ok();
     headers.extend(message.map(|message| (MESSAGE, message)));
 }
 
 /// The status of a call that gets a response of this status.
-pub(crate) fn status_of(status: StatusCode) -> u16 {
+pub fn status_of(status: StatusCode) -> u16 {
     match status.is_success() {
         true => 0,
         false => outcome(status).0,

@@ -1,11 +1,9 @@
 //! What is done with responses on their way to clients. Each step has its room here, with its keys;
 //! [`ResponseStep`] is their door.
 
-#[cfg(feature = "gateway")]
-pub mod compression;
 mod cors;
 mod error_pages;
-pub(crate) mod grpc;
+pub mod grpc;
 mod header_edits;
 mod hsts;
 mod response_step;
@@ -25,8 +23,3 @@ impl ResponseSteps {
         Self::default().with(Some(GrpcStatuses))
     }
 }
-
-/// The fields that steps add to lines of the access log: `log.access_format` may name them, and
-/// docs/LOGS.md has their table.
-#[cfg(feature = "gateway")]
-pub const LOG_FIELDS: &[&weir_telemetry::StepField] = &[compression::CODING.described()];

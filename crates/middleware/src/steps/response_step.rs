@@ -148,7 +148,8 @@ pub(crate) enum Origin {
 
 /// A response on its way through the steps.
 pub struct Outgoing {
-    pub(crate) head: Response<()>,
+    /// Its status, headers and extensions.
+    pub head: Response<()>,
     pub(crate) origin: Origin,
     body: OutgoingBody,
     coder: Option<Box<dyn BodyCoder>>,
@@ -170,7 +171,7 @@ impl fmt::Debug for Outgoing {
 
 impl Outgoing {
     /// The response, apart from its body.
-    pub(crate) fn new<R>(response: Response<ResponseBody<R>>) -> (Self, ResponseBody<R>)
+    pub fn new<R>(response: Response<ResponseBody<R>>) -> (Self, ResponseBody<R>)
     where
         R: Body<Data = Bytes>,
     {
@@ -194,7 +195,7 @@ impl Outgoing {
     }
 
     /// The response, with the body that came unless it was replaced.
-    pub(crate) fn with_body<R>(self, body: ResponseBody<R>) -> Response<ResponseBody<R>> {
+    pub fn with_body<R>(self, body: ResponseBody<R>) -> Response<ResponseBody<R>> {
         let (head, ()) = self.head.into_parts();
         let body = match self.body {
             OutgoingBody::Kept(_) => body,
@@ -208,7 +209,7 @@ impl Outgoing {
     }
 
     /// Whether Weir made it.
-    pub(crate) fn is_made(&self) -> bool {
+    pub fn is_made(&self) -> bool {
         self.origin != Origin::Upstream
     }
 
@@ -220,7 +221,7 @@ impl Outgoing {
     }
 
     /// The length of the body, if it is known.
-    pub(crate) fn length(&self) -> Option<u64> {
+    pub fn length(&self) -> Option<u64> {
         match &self.body {
             OutgoingBody::Kept(length) => *length,
             OutgoingBody::Replaced(whole) => Some(whole.len() as u64),
@@ -228,17 +229,17 @@ impl Outgoing {
     }
 
     /// Puts this body in the place of the one that came.
-    pub(crate) fn replace_body(&mut self, whole: impl Into<Bytes>) {
+    pub fn replace_body(&mut self, whole: impl Into<Bytes>) {
         self.body = OutgoingBody::Replaced(whole.into());
     }
 
     /// Adds a field of the step's own to the line of the request in the access log.
-    pub(crate) fn note<V: Into<LogValue>>(&mut self, field: &'static LogField<V>, value: V) {
+    pub fn note<V: Into<LogValue>>(&mut self, field: &'static LogField<V>, value: V) {
         self.notes.get_or_insert_default().set(field, value);
     }
 
     /// Has the body coded as it passes.
-    pub(crate) fn code_by(&mut self, coder: Box<dyn BodyCoder>) {
+    pub fn code_by(&mut self, coder: Box<dyn BodyCoder>) {
         self.coder = Some(coder);
     }
 }

@@ -4,9 +4,10 @@ pub(super) mod keys;
 
 use std::sync::Arc;
 
+use weir_envoy::SHOULD_RATE_LIMIT;
 use weir_limit::{Algorithm, Priority};
 use weir_middleware::{
-    Domains, HeaderForms, RequestBounds, ResponseSteps, RouteAction, RoutePolicy, SHOULD_RATE_LIMIT,
+    Domains, HeaderForms, RequestBounds, ResponseSteps, RouteAction, RoutePolicy,
 };
 use weir_proxy::Timeouts;
 use weir_rules::{

@@ -1,6 +1,6 @@
 //! What may be written of routes and upstreams.
 
-pub(super) mod steps;
+pub(crate) mod steps;
 
 use serde::Deserialize;
 use weir_limit::Priority;

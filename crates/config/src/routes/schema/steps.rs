@@ -1,13 +1,17 @@
 //! The steps on responses of a route: their keys, which stand in a route and in the `defaults` of
-//! routes, and what becomes of them. A new step with keys of its own has its two lines here. Edits of
-//! headers have a key for requests as well.
+//! routes, and what becomes of them. A new step with keys of its own has its two lines here, and
+//! one for its field of the log. Edits of headers have a key for requests as well.
 
-use std::sync::Arc;
-
+use weir_compression::Compress;
 use weir_middleware::ResponseSteps;
+use weir_telemetry::StepField;
 use weir_yaml::{Lowered, Lowering, keys_or_off};
 
 use super::{Route, RouteDefaults};
+
+/// The fields that steps add to lines of the access log: `log.access_format` may name them, and
+/// docs/LOGS.md has their table.
+pub(crate) const LOG_FIELDS: &[&StepField] = &[weir_compression::CODING.described()];
 
 /// Makes a struct with the keys of steps behind its own. Their comments end with this default.
 macro_rules! with_step_keys {
@@ -30,7 +34,7 @@ macro_rules! with_step_keys {
             pub(crate) cors: Option<Spanned<WordOr<weir_middleware::CorsKeys>>>,
             /// Which responses are [compressed](#compression). Type: `off`, or keys.
             #[doc = $default]
-            pub(crate) compression: Option<Spanned<WordOr<weir_middleware::compression::Compression>>>,
+            pub(crate) compression: Option<Spanned<WordOr<weir_compression::Compression>>>,
         }
     };
 }
@@ -57,6 +61,6 @@ impl Route {
         let compression = written!(self, defaults, compression);
         let compression = compression.map(|keys| keys_or_off(cx, keys, "compression"));
         let compression = compression.transpose()?.flatten().cloned();
-        Ok(ResponseSteps::default().with(compression.map(Arc::new)))
+        Ok(ResponseSteps::default().with(compression.map(Compress::from)))
     }
 }

@@ -8,11 +8,10 @@ use compression_codecs::core::Level;
 use compression_codecs::core::util::PartialBuffer;
 use compression_codecs::zstd::params::CParameter;
 use compression_codecs::{BrotliEncoder, Encode, GzipEncoder, ZstdEncoder};
-
 use tokio::sync::{Semaphore, SemaphorePermit};
+use weir_middleware::BodyCoder;
 
 use super::ContentCoding;
-use crate::response_body::BodyCoder;
 
 /// Size of the buffer that a codec writes to.
 const OUTPUT_BYTES: usize = 4096;

@@ -1,15 +1,17 @@
 //! Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`, in place of
 //! envoyproxy/ratelimit: a gRPC call asks whether a request with some descriptors is over a limit.
 //!
-//! It stands where [`RateLimit`](super::RateLimit) stands for requests that are forwarded. A unary
-//! call is one message each way, so that no framework for gRPC is needed.
+//! It stands where [`RateLimit`](weir_middleware::RateLimit) stands for requests that are
+//! forwarded, and [`DescriptorLimits`] decides. A unary call is one message each way, so that no
+//! framework for gRPC is needed.
+
+#![forbid(unsafe_code)]
 
 mod messages;
 mod should_rate_limit;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -26,18 +28,14 @@ use prost::encoding::{DecodeContext, decode_key, decode_varint, skip_field};
 use thiserror::Error;
 use tower::Service;
 use weir_http::problem::Problem;
-use weir_limit::time::Clock;
-use weir_rules::{AccountRules, DescriptorRules};
-use weir_store::Store;
+use weir_middleware::{
+    DescriptorLimits, HasVerdict, LimitedRequest, LimitedService, RequestContext, RequestHead,
+    ResponseBody, RouteState, Verdict, grpc,
+};
 use weir_telemetry::Disposition;
 use weir_telemetry::events::LastWarning;
 
 use self::messages::{DESCRIPTORS, ENTRIES, RateLimitRequest};
-use super::{LimitedRequest, LimitedService, WaitSpreader};
-use crate::backend::{Backend, BackgroundTasks};
-use crate::route::RouteState;
-use crate::steps::grpc;
-use crate::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict};
 
 /// The path of the only method.
 pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -52,59 +50,23 @@ const MAX_DESCRIPTORS: usize = 64;
 /// The most entries of a descriptor. Each is one action of Envoy's.
 const MAX_ENTRIES: usize = 64;
 
-/// The rules for descriptors, by their domain.
-pub type Domains = HashMap<Box<str>, DescriptorRules>;
-
 /// Answers calls of Envoy's rate limit service. The limits are those of the call's route.
 #[derive(Clone)]
 pub struct EnvoyLayer(Arc<Settings>);
 
-#[derive(Clone)]
 struct Settings {
-    backend: Backend,
-    waits: WaitSpreader,
-    domains: Arc<Domains>,
-    /// Which hash the names of accounts.
-    accounts: AccountRules,
+    limits: DescriptorLimits,
     warned: Arc<LastWarning>,
 }
 
 impl EnvoyLayer {
-    /// Decides by the rules of these domains, with buckets in `store`. Layers that share `warned` warn
-    /// of calls that fail once a minute.
-    pub fn new(
-        store: Arc<dyn Store>,
-        domains: Arc<Domains>,
-        accounts: AccountRules,
-        warned: Arc<LastWarning>,
-    ) -> Self {
-        Self(Arc::new(Settings {
-            backend: Backend::new(store),
-            waits: WaitSpreader::default(),
-            domains,
-            accounts,
-            warned,
-        }))
+    /// Decides by these limits. Layers that share `warned` warn of calls that fail once a minute.
+    pub fn new(limits: DescriptorLimits, warned: Arc<LastWarning>) -> Self {
+        Self(Arc::new(Settings { limits, warned }))
     }
 
-    /// The same by this clock, with these tasks for what outlives a call.
-    #[must_use]
-    pub fn with_clock(mut self, clock: Arc<dyn Clock>, tasks: BackgroundTasks) -> Self {
-        let backend = &mut Arc::make_mut(&mut self.0).backend;
-        (backend.clock, backend.tasks) = (clock, tasks);
-        self
-    }
-
-    /// The same, with the waits of denials spread as [`RateLimitLayer::with_wait_spreader`] does.
-    ///
-    /// [`RateLimitLayer::with_wait_spreader`]: crate::RateLimitLayer::with_wait_spreader
-    #[must_use]
-    pub fn with_wait_spreader(mut self, waits: WaitSpreader) -> Self {
-        Arc::make_mut(&mut self.0).waits = waits;
-        self
-    }
-
-    /// The service. It stands in for a [`RateLimit`](super::RateLimit) over `S`, which is never called.
+    /// The service. It stands in for a [`RateLimit`](weir_middleware::RateLimit) over `S`, which is
+    /// never called.
     pub fn service<S>(&self) -> EnvoyRateLimit<S> {
         EnvoyRateLimit {
             settings: Arc::clone(&self.0),
@@ -199,8 +161,7 @@ impl Settings {
             let problem = Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
             return ResponseBody::problem(problem);
         };
-        let routed = RequestContext::routed(request.extensions());
-        let route = routed.map(|routed| Arc::clone(&routed.route));
+        let route = RequestContext::route(request.extensions()).cloned();
         let (reply, verdict) = self.reply(route, request.into_boxed().body).await;
         let mut response = match reply {
             Ok(message) => {

@@ -11,10 +11,19 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, StreamBody};
 use proptest::prelude::*;
 
+use weir_middleware::{BodyCoder, ResponseBody};
+
 use super::*;
-use crate::ResponseBody;
-use crate::response_body::BodyCoder;
-use crate::steps::response_step::tests::applied;
+
+/// What a step that was prepared makes of a response.
+fn applied<R: Body<Data = Bytes>>(
+    step: impl PreparedStep,
+    response: Response<ResponseBody<R>>,
+) -> Response<ResponseBody<R>> {
+    let (mut outgoing, body) = Outgoing::new(response);
+    Box::new(step).apply(&mut outgoing);
+    outgoing.with_body(body)
+}
 
 fn compressor(method: &str, accepted: &'static str) -> Compressor {
     let request = Request::builder()

@@ -1,13 +1,10 @@
 //! Frames, costs and rates; calls as a whole are tested by a client of gRPC.
 
-use std::num::NonZeroU64;
 use std::time::Duration;
 
-use weir_limit::{BucketKey, Mode, Quota};
-use weir_rules::{Admission, Estimate, PendingCost};
+use weir_limit::Quota;
 
 use super::messages::{CurrentLimit, Descriptor, Entry, Unit};
-use super::should_rate_limit::multiplied;
 use super::*;
 
 fn call() -> RateLimitRequest {
@@ -106,31 +103,6 @@ fn no_bytes_of_a_client_make_a_call_unreadable() {
     let mut call = call();
     call.descriptors[0].entries[0].value = vec![0xff];
     assert_eq!(unframed(framed(&call)), Ok(call));
-}
-
-#[test]
-fn hits_multiply_the_cost_and_none_only_check() {
-    let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
-    let cost = NonZeroU64::new(3).unwrap();
-    let admission = || Admission {
-        transaction: weir_limit::Transaction::new(BucketKey::default(), quota, cost),
-        is_free: false,
-        mode: Mode::CheckAndSpend,
-        acts: true,
-        estimate: Estimate {
-            units: cost.get(),
-            pending: PendingCost::Nothing,
-        },
-        later: None,
-    };
-    let of = |hits| {
-        let transaction = multiplied(admission(), hits).transaction;
-        (transaction.mode, transaction.cost.get())
-    };
-    assert_eq!(of(1), (Mode::CheckAndSpend, 3));
-    assert_eq!(of(4), (Mode::CheckAndSpend, 12));
-    assert_eq!(of(u64::MAX), (Mode::CheckAndSpend, u64::MAX));
-    assert_eq!(of(0), (Mode::CheckOnly, 3));
 }
 
 #[test]

@@ -1,35 +1,89 @@
-//! A call's way from its descriptors to the response: which limit each descriptor is for, one
-//! question to the store about all of them, and what came of it. The steps are those of requests.
+//! Decides about descriptors of requests that others forward: which limit each descriptor is for,
+//! one question to the store about all of them, and what came of it. The steps are those of
+//! requests. What speaks with those others, such as Envoy's rate limit service, stands above it.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use http::{HeaderMap, Response, header};
 use smallvec::SmallVec;
-use weir_limit::time::Nanos;
+use weir_limit::time::{Clock, Nanos};
 use weir_limit::{Decision, Quota, Transaction, WaitForm};
-use weir_rules::{Account, Admission, DescriptorEntry, DescriptorValues, LimitMatch};
+use weir_rules::{
+    Account, AccountRules, Admission, DescriptorEntry, DescriptorRules, DescriptorValues,
+    LimitMatch,
+};
 use weir_runtime::loop_time;
+use weir_store::Store;
 use weir_telemetry::Disposition;
 
-use super::messages::{
-    Code, CurrentLimit, Descriptor, DescriptorStatus, Duration, Entry, HeaderField,
-    RateLimitRequest, RateLimitResponse, Unit,
-};
-use super::{CallError, Settings};
+use super::WaitSpreader;
+use super::decision::{Conclusion, Next, PendingDecision};
+use super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost, meaning};
+use super::plan::{StoreQuery, ends_in};
+use super::policy::{PreparedLimit, RoutePolicy};
 use crate::Verdict;
+use crate::backend::{Backend, BackgroundTasks};
 use crate::header_text::integer;
 use crate::rejection::retry_after;
 use crate::route::RouteState;
 
-use super::super::decision::{Conclusion, Next, PendingDecision};
-use super::super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost, meaning};
-use super::super::plan::{StoreQuery, ends_in};
-use super::super::policy::{PreparedLimit, RoutePolicy};
+/// The rules for descriptors, by their domain.
+pub type Domains = HashMap<Box<str>, DescriptorRules>;
 
-const SECOND: u64 = 1_000_000_000;
-const DAY: u64 = 86_400 * SECOND;
+/// Decides about descriptors by the limits of the route that their calls take.
+#[derive(Clone)]
+pub struct DescriptorLimits {
+    backend: Backend,
+    waits: WaitSpreader,
+    domains: Arc<Domains>,
+    /// Which hash the names of accounts.
+    accounts: AccountRules,
+}
+
+/// A descriptor to decide about.
+#[derive(Clone, Debug)]
+pub struct AskedDescriptor<'c> {
+    /// Its keys and values.
+    pub entries: Vec<(Cow<'c, str>, Cow<'c, str>)>,
+    /// How many requests it stands for; with none it asks whether there is room for one.
+    pub hits: u64,
+}
+
+/// What was decided about the descriptors of a call.
+#[derive(Clone, Debug)]
+pub struct DecidedDescriptors {
+    /// Whether the call is denied.
+    pub is_denied: bool,
+    /// About each of them, in their order.
+    pub descriptors: Vec<DescriptorDecision>,
+    /// What the client is told.
+    pub headers: HeaderMap,
+}
+
+/// What was decided about one descriptor.
+#[derive(Clone, Debug, Default)]
+pub struct DescriptorDecision {
+    /// Whether it is over its limit.
+    pub is_denied: bool,
+    /// Its limit; none where none counts it, or where its decision is not shown or not known.
+    pub limit: Option<ShownLimit>,
+}
+
+/// How a limit stands after a decision.
+#[derive(Clone, Debug)]
+pub struct ShownLimit {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What a bucket may hold.
+    pub quota: Quota,
+    /// The units that are left.
+    pub remaining: u64,
+    /// When more of them are there, no earlier than a denied request should come back.
+    pub reset_in: Nanos,
+}
 
 /// A call whose buckets are known.
 struct PlannedCall {
@@ -47,24 +101,52 @@ enum PlannedDescriptor {
     /// The index of its bucket among those that the store is asked about.
     Queried(usize),
     /// It lacks a value that its limit, of this index, counts per, and the limit denies that. An error
-    /// would deny nothing, as Envoy lets requests pass whose call fails.
+    /// would deny nothing: who asks, such as Envoy, may let requests pass whose call fails.
     Denied(usize),
 }
 
-impl Settings {
-    /// Decides about a call. The response has its verdict, whatever came of the call.
-    pub(super) async fn should_rate_limit(
+impl DescriptorLimits {
+    /// Decides by the rules of these domains, with buckets in `store`.
+    pub fn new(store: Arc<dyn Store>, domains: Arc<Domains>, accounts: AccountRules) -> Self {
+        Self {
+            backend: Backend::new(store),
+            waits: WaitSpreader::default(),
+            domains,
+            accounts,
+        }
+    }
+
+    /// The same by this clock, with these tasks for what outlives a call.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>, tasks: BackgroundTasks) -> Self {
+        (self.backend.clock, self.backend.tasks) = (clock, tasks);
+        self
+    }
+
+    /// The same, with the waits of denials spread as [`RateLimitLayer::with_wait_spreader`] does.
+    ///
+    /// [`RateLimitLayer::with_wait_spreader`]: crate::RateLimitLayer::with_wait_spreader
+    #[must_use]
+    pub fn with_wait_spreader(self, waits: WaitSpreader) -> Self {
+        Self { waits, ..self }
+    }
+
+    /// Whether there are rules for this domain.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// Decides about the descriptors of a call that takes this route; none if the store is out of
+    /// reach. The call has its verdict, whatever came of it.
+    pub async fn decide(
         &self,
         route: &Arc<RouteState>,
-        call: &RateLimitRequest,
-    ) -> (Result<RateLimitResponse, CallError>, Verdict) {
-        let mut planned = match self.plan(route, call) {
-            Ok(planned) => planned,
-            Err(error) => return (Err(error), Verdict::new(Disposition::Unlimited)),
-        };
+        domain: &str,
+        descriptors: &[AskedDescriptor<'_>],
+    ) -> (Option<DecidedDescriptors>, Verdict) {
+        let mut planned = self.plan(route, domain, descriptors);
         if let Some(verdict) = planned.denial() {
-            let response = RateLimitResponse::denied(&planned.descriptors);
-            return (Ok(response), verdict);
+            return (Some(denied_for_want(&planned.descriptors)), verdict);
         }
         planned.record_subjects();
         let PlannedCall {
@@ -82,57 +164,46 @@ impl Settings {
                 store: Some(store),
                 ..Verdict::new(Disposition::Unavailable)
             };
-            return (Err(CallError::Unavailable), verdict);
+            return (None, verdict);
         };
         decision.count();
         self.spread(&mut decision);
-        let statuses = descriptors.iter().map(|descriptor| match descriptor {
-            PlannedDescriptor::Queried(index) => status(&route.policy, &decision, *index),
-            _ => DescriptorStatus::from_code(Code::Ok),
+        let shown = descriptors.iter().map(|descriptor| match descriptor {
+            PlannedDescriptor::Queried(index) => shown(&route.policy, &decision, *index),
+            _ => DescriptorDecision::default(),
         });
-        let mut response = RateLimitResponse {
-            statuses: statuses.collect(),
-            ..RateLimitResponse::default()
-        };
-        let verdict = self.conclude(decision, &mut response);
+        let shown = shown.collect();
+        let (decided, verdict) = conclude(decision, shown);
         let store = Some(store);
-        (Ok(response), Verdict { store, ..verdict })
+        (Some(decided), Verdict { store, ..verdict })
     }
 
     fn plan(
         &self,
         route: &Arc<RouteState>,
-        call: &RateLimitRequest,
-    ) -> Result<PlannedCall, CallError> {
+        domain: &str,
+        descriptors: &[AskedDescriptor<'_>],
+    ) -> PlannedCall {
         let mut planned = PlannedCall {
             decision: PendingDecision::new(route, self.backend.now()),
-            descriptors: Vec::with_capacity(call.descriptors.len()),
+            descriptors: Vec::with_capacity(descriptors.len()),
             accounts: Vec::new(),
         };
-        let Some(rules) = self.domains.get(&*call.domain) else {
-            let unlimited = PlannedDescriptor::Unlimited;
-            planned
-                .descriptors
-                .resize(call.descriptors.len(), unlimited);
-            return Ok(planned);
-        };
-        for descriptor in &call.descriptors {
-            if descriptor.limit.is_some() || descriptor.is_negative_hits {
-                return Err(CallError::Unsupported);
-            }
-            let texts: Vec<_> = descriptor.entries.iter().map(Entry::texts).collect();
-            let entries = texts.iter().map(|(key, value)| (&**key, &**value));
+        let rules = self.domains.get(domain);
+        for descriptor in descriptors {
+            let entries = descriptor.entries.iter();
+            let entries = entries.map(|(key, value)| (&**key, &**value));
             let entries: Vec<DescriptorEntry<'_>> = entries.collect();
-            let decided = match rules.find(&entries) {
+            let decided = match rules.and_then(|rules| rules.find(&entries)) {
                 Some(limit) => {
                     let values = DescriptorValues::new(&entries, &self.accounts);
-                    planned.add(limit, (&values, &call.domain), descriptor.hits(call))
+                    planned.add(limit, (&values, domain), descriptor.hits)
                 }
                 None => PlannedDescriptor::Unlimited,
             };
             planned.descriptors.push(decided);
         }
-        Ok(planned)
+        planned
     }
 
     /// Spreads the wait of a denial over the callers that share the bucket.
@@ -147,26 +218,33 @@ impl Settings {
             limit.decision = Some(Decision { retry_in, ..denied });
         }
     }
+}
 
-    /// Completes the response, and counts the call as one request.
-    fn conclude(&self, mut decision: PendingDecision, response: &mut RateLimitResponse) -> Verdict {
-        let route = Arc::clone(&decision.route);
-        keep_strictest(&route.policy, &mut decision.queried);
-        let denial = route.policy.denial(&decision.queried);
-        let code = denial.as_ref().map_or(Code::Ok, |_| Code::OverLimit);
-        response.set_overall_code(code);
-        let mut shown = Response::new(());
-        let wait = denial.as_ref().and_then(|it| retry_after(it.told_wait()));
-        let wait = wait.map(|seconds| (header::RETRY_AFTER, integer(seconds)));
-        shown.headers_mut().extend(wait);
-        let context = match &denial {
-            Some(denial) => decision.denied(denial),
-            None => *decision.allowed(None, None),
-        };
-        context.add_verdict_and_headers(&mut shown);
-        response.response_headers_to_add = header_fields(shown.headers());
-        shown.extensions_mut().remove().unwrap_or(context.verdict)
-    }
+/// Counts the call as one request.
+fn conclude(
+    mut decision: PendingDecision,
+    descriptors: Vec<DescriptorDecision>,
+) -> (DecidedDescriptors, Verdict) {
+    let route = Arc::clone(&decision.route);
+    keep_strictest(&route.policy, &mut decision.queried);
+    let denial = route.policy.denial(&decision.queried);
+    let is_denied = denial.is_some();
+    let mut shown = Response::new(());
+    let wait = denial.as_ref().and_then(|it| retry_after(it.told_wait()));
+    let wait = wait.map(|seconds| (header::RETRY_AFTER, integer(seconds)));
+    shown.headers_mut().extend(wait);
+    let context = match &denial {
+        Some(denial) => decision.denied(denial),
+        None => *decision.allowed(None, None),
+    };
+    context.add_verdict_and_headers(&mut shown);
+    let verdict = shown.extensions_mut().remove();
+    let decided = DecidedDescriptors {
+        is_denied,
+        descriptors,
+        headers: std::mem::take(shown.headers_mut()),
+    };
+    (decided, verdict.unwrap_or(context.verdict))
 }
 
 impl PlannedCall {
@@ -269,21 +347,13 @@ impl PlannedCall {
 }
 
 /// The admission of so many hits. None of them still asks whether there is room for one.
-pub(super) fn multiplied(mut admission: Admission, hits: u64) -> Admission {
+fn multiplied(mut admission: Admission, hits: u64) -> Admission {
     let transaction = &mut admission.transaction;
     match NonZeroU64::new(hits) {
         Some(hits) => transaction.cost = transaction.cost.saturating_mul(hits),
         None => transaction.mode = transaction.mode.non_spending(),
     }
     admission
-}
-
-impl Descriptor {
-    /// Those of the call, unless the descriptor has its own. A call without a number has zero.
-    fn hits(&self, call: &RateLimitRequest) -> u64 {
-        self.hits_addend
-            .unwrap_or_else(|| call.hits_addend.max(1).into())
-    }
 }
 
 /// Leaves the strictest decision of each limit, as headers name a limit once: descriptors may be of
@@ -304,115 +374,80 @@ fn keep_strictest(policy: &RoutePolicy<PreparedLimit>, queried: &mut QueriedLimi
     queried.limits = kept;
 }
 
-/// The status of a descriptor. A dry run shows as one without a limit: it is for operators alone.
-fn status(
+/// What is shown of a descriptor. A dry run shows as one without a limit: it is for operators
+/// alone.
+fn shown(
     policy: &RoutePolicy<PreparedLimit>,
     pending: &PendingDecision,
     index: usize,
-) -> DescriptorStatus {
+) -> DescriptorDecision {
     let queried = pending.queried.limits.get(index);
     let queried = queried.filter(|queried| queried.role.is_shown());
     let limit = queried.and_then(|queried| Some((queried, policy.limit(queried.limit.into())?)));
-    let Some((queried, limit)) = limit else {
-        return DescriptorStatus::from_code(Code::Ok);
-    };
     // Where a denial of another limit is remembered, nobody knows how much this one has left.
-    let Some(decision) = queried.decision else {
-        return DescriptorStatus::from_code(Code::Ok);
+    let known = limit.and_then(|(queried, limit)| Some((queried, limit, queried.decision?)));
+    let Some((queried, limit, decision)) = known else {
+        return DescriptorDecision::default();
     };
-    DescriptorStatus::new(queried, limit, decision)
-}
-
-impl Entry {
-    /// Key and value. What is no text becomes some, and is counted.
-    fn texts(&self) -> (Cow<'_, str>, Cow<'_, str>) {
-        let [key, value] = [&self.key, &self.value].map(|bytes| String::from_utf8_lossy(bytes));
-        (key, value)
+    // No earlier than `Retry-After`.
+    let reset_in = decision
+        .wait_of_denial()
+        .map_or(decision.reset_in, |wait| wait.max(decision.reset_in));
+    DescriptorDecision {
+        is_denied: meaning(queried.role, &decision) == Disposition::Denied,
+        limit: Some(ShownLimit {
+            name: Arc::clone(&limit.name),
+            quota: queried.quota,
+            remaining: decision.remaining,
+            reset_in: reset_in.min(queried.quota_ends_in),
+        }),
     }
 }
 
-impl RateLimitResponse {
-    /// The response to a call that is denied for want of a value, and takes nothing.
-    fn denied(descriptors: &[PlannedDescriptor]) -> Self {
-        let statuses = descriptors.iter().map(|descriptor| match descriptor {
-            PlannedDescriptor::Denied(_) => DescriptorStatus::from_code(Code::OverLimit),
-            _ => DescriptorStatus::from_code(Code::Ok),
-        });
-        let mut response = Self {
-            statuses: statuses.collect(),
-            ..Self::default()
+/// The decision about a call that is denied for want of a value, and takes nothing.
+fn denied_for_want(descriptors: &[PlannedDescriptor]) -> DecidedDescriptors {
+    let shown = descriptors.iter().map(|descriptor| DescriptorDecision {
+        is_denied: matches!(descriptor, PlannedDescriptor::Denied(_)),
+        limit: None,
+    });
+    DecidedDescriptors {
+        is_denied: true,
+        descriptors: shown.collect(),
+        headers: HeaderMap::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_limit::{BucketKey, Mode};
+    use weir_rules::{Estimate, PendingCost};
+
+    use super::*;
+
+    #[test]
+    fn hits_multiply_the_cost_and_none_only_check() {
+        let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
+        let cost = NonZeroU64::new(3).unwrap();
+        let admission = || Admission {
+            transaction: Transaction::new(BucketKey::default(), quota, cost),
+            is_free: false,
+            mode: Mode::CheckAndSpend,
+            acts: true,
+            estimate: Estimate {
+                units: cost.get(),
+                pending: PendingCost::Nothing,
+            },
+            later: None,
         };
-        response.set_overall_code(Code::OverLimit);
-        response
-    }
-}
-
-impl DescriptorStatus {
-    fn from_code(code: Code) -> Self {
-        let mut status = Self::default();
-        status.set_code(code);
-        status
-    }
-
-    fn new(queried: &QueriedLimit, limit: &PreparedLimit, decision: Decision) -> Self {
-        let code = match meaning(queried.role, &decision) {
-            Disposition::Denied => Code::OverLimit,
-            _ => Code::Ok,
+        let of = |hits| {
+            let transaction = multiplied(admission(), hits).transaction;
+            (transaction.mode, transaction.cost.get())
         };
-        // No earlier than `Retry-After`.
-        let reset_in = decision
-            .wait_of_denial()
-            .map_or(decision.reset_in, |wait| wait.max(decision.reset_in));
-        Self {
-            current_limit: Some(CurrentLimit::new(&limit.name, &queried.quota)),
-            limit_remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
-            duration_until_reset: Some(reset_in.min(queried.quota_ends_in).into()),
-            ..Self::from_code(code)
-        }
+        assert_eq!(of(1), (Mode::CheckAndSpend, 3));
+        assert_eq!(of(4), (Mode::CheckAndSpend, 12));
+        assert_eq!(of(u64::MAX), (Mode::CheckAndSpend, u64::MAX));
+        assert_eq!(of(0), (Mode::CheckOnly, 3));
     }
-}
-
-impl CurrentLimit {
-    /// The rate of a quota in the shortest unit in which it is a whole number, or else about so many
-    /// in the shortest unit that has one. Intervals are whole nanoseconds.
-    pub(super) fn new(name: &str, quota: &Quota) -> Self {
-        let interval = quota.emission_interval().get().max(1);
-        let units = [
-            (Unit::Second, SECOND),
-            (Unit::Minute, 60 * SECOND),
-            (Unit::Hour, 3_600 * SECOND),
-            (Unit::Day, DAY),
-            (Unit::Month, 30 * DAY),
-            (Unit::Year, 365 * DAY),
-        ];
-        let counts = units.map(|(unit, length)| (unit, length / interval, length % interval));
-        let is_some = |(_, count, _): &&(Unit, u64, u64)| *count > 0;
-        let is_whole = |(_, count, rest): &&(Unit, u64, u64)| rest < count;
-        let found = counts.iter().find(is_whole);
-        let found = found.or_else(|| counts.iter().find(is_some));
-        let (unit, count) = found.map_or((Unit::Unknown, 0), |(unit, count, _)| (*unit, *count));
-        Self {
-            requests_per_unit: u32::try_from(count).unwrap_or(u32::MAX),
-            unit: unit.into(),
-            name: name.to_owned(),
-        }
-    }
-}
-
-impl From<Nanos> for Duration {
-    fn from(span: Nanos) -> Self {
-        let (seconds, nanos) = (span.get() / SECOND, span.get() % SECOND);
-        Self {
-            seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-            nanos: i32::try_from(nanos).unwrap_or_default(),
-        }
-    }
-}
-
-fn header_fields(headers: &HeaderMap) -> Vec<HeaderField> {
-    let field = |(name, value): (&header::HeaderName, &header::HeaderValue)| HeaderField {
-        key: name.to_string(),
-        value: String::from_utf8_lossy(value.as_bytes()).into_owned(),
-    };
-    headers.iter().map(field).collect()
 }

@@ -3,6 +3,8 @@
 //! This file decides by the head of a response, `accept` reads the client's preferences, `codec`
 //! codes the body, and `config` has the keys.
 
+#![forbid(unsafe_code)]
+
 mod accept;
 mod codec;
 mod config;
@@ -17,16 +19,15 @@ use http::header::{
 use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
 use weir_http::list;
+use weir_middleware::{Outgoing, Phase, PreparedStep, RequestHead, ResponseStep};
 use weir_telemetry::log_field;
 
-use crate::RequestHead;
-use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use codec::{Codec, PERMITS};
 pub use config::Compression;
 
 log_field! {
     /// how Weir compressed the response: `zstd`, `br` or `gzip`; `bytes` are those after that
-    pub(super) static CODING: &'static str = "compression";
+    pub static CODING: &'static str = "compression";
 }
 
 /// Digests of what is sent, which compression changes.
@@ -71,13 +72,30 @@ struct Compressor {
     permits: &'static Semaphore,
 }
 
-impl ResponseStep for Arc<Compression> {
+/// The step that compresses responses as its keys say.
+#[derive(Debug)]
+pub struct Compress(Arc<Compression>);
+
+impl From<Compression> for Compress {
+    fn from(keys: Compression) -> Self {
+        Self(Arc::new(keys))
+    }
+}
+
+impl Compress {
+    /// Its keys.
+    pub fn keys(&self) -> &Compression {
+        &self.0
+    }
+}
+
+impl ResponseStep for Compress {
     fn phase(&self) -> Phase {
         Phase::Coding
     }
 
     fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
-        Some(Box::new(Compressor::new(self, request)))
+        Some(Box::new(Compressor::new(&self.0, request)))
     }
 }
 

@@ -7,6 +7,8 @@
 //! Context). Both stand in the [`RequestContext`], from where the other layers and the proxy take
 //! them. Another layer, inside of the access log, shows clients the ids.
 
+#![forbid(unsafe_code)]
+
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,9 +25,8 @@ use uuid::Builder;
 use uuid::fmt::Hyphenated;
 use weir_http::problem::{self, ProblemResponse};
 use weir_http::request::HttpRequest;
+use weir_middleware::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
 use weir_telemetry::{RequestId, Tracer};
-
-use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
 
 /// How long an id of a trusted proxy may be. UUIDs have 36 bytes, and the trace ids of clouds up to
 /// a hundred.
@@ -119,12 +120,12 @@ impl Correlation {
                 header: header.clone(),
                 value,
             });
-            RequestContext::entry(request.extensions_mut()).request_id = id.map(Arc::new);
+            RequestContext::set_request_id(request.extensions_mut(), id.map(Arc::new));
         }
         if let Some(tracer) = &self.tracer {
             let trace = tracer.begin(request.headers(), is_trusted);
             trace.inject(request.headers_mut());
-            RequestContext::entry(request.extensions_mut()).trace = Some(Arc::new(trace));
+            RequestContext::set_trace(request.extensions_mut(), Arc::new(trace));
         }
     }
 }
