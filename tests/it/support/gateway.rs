@@ -75,7 +75,9 @@ impl Gateway {
             .current_dir(folder.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let mut tries = 0;
         let (process, log, errors, started) = loop {
+            tries += 1;
             let mut process = command.spawn().expect("the weir binary");
             let log = collect(process.stdout.take().unwrap());
             let errors = collect(process.stderr.take().unwrap());
@@ -89,11 +91,15 @@ impl Gateway {
             match outcome {
                 Ok(started) => break (process, log, errors, started),
                 Err(status) => {
+                    // Another thread may not have read the end of it yet.
+                    eventually("all that a gateway wrote", || {
+                        (Arc::strong_count(&errors) == 1).then_some(())
+                    });
                     let errors = errors.lock().unwrap();
                     // A port that was free for TCP may be another test's for UDP.
                     let is_taken = |line: &String| line.contains("by UDP, for HTTP/3: Address alr");
                     assert!(
-                        errors.iter().any(is_taken),
+                        tries < 20 && errors.iter().any(is_taken),
                         "weir ended at once: {status}: {errors:#?}"
                     );
                 }

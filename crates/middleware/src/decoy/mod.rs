@@ -25,7 +25,6 @@ mod call_reply;
 mod config;
 mod counters;
 mod gzip;
-mod latencies;
 mod lateness;
 mod negotiation;
 #[cfg(target_os = "linux")]
@@ -61,7 +60,6 @@ pub use self::config::{DecoyKeys, Decoys};
 pub(crate) use self::counters::withhold;
 use self::gzip::GzipHead;
 pub(crate) use self::gzip::GzipHeadReader;
-use self::latencies::DrawnLatency;
 pub use self::negotiation::Negotiation;
 use self::negotiation::{FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection};
 use self::profile::{BodyHeaders, OptionsProfile, ProfilesByForm, ResponseProfile};
@@ -368,9 +366,9 @@ impl Shadow {
             Err(error) => return ResponseBody::problem(body_problem(&error)),
         };
         let start = loop_time::now();
-        let (response, drawn) = self.build(&head, &kept);
+        let (response, delay) = self.build(&head, &kept);
         give_back(head);
-        wait(start, drawn).await;
+        wait(start, delay).await;
         response
     }
 
@@ -379,21 +377,21 @@ impl Shadow {
         &self,
         head: &request::Parts,
         body: &[u8],
-    ) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    ) -> (Response<ResponseBody<R>>, Duration) {
         let routed = RequestContext::routed(&head.extensions);
         let captures = routed.map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
         let negotiation = Negotiation::new(&head.method, &head.headers);
         if let Some(content_type) = call_reply::content_type(head) {
             let empty = DecoyResponse::new(self, head, Bytes::new(), &negotiation);
-            let drawn = empty.drawn;
-            return (empty.reply(&content_type, &body, &negotiation), drawn);
+            let delay = empty.delay;
+            return (empty.reply(&content_type, &body, &negotiation), delay);
         }
         let response = DecoyResponse::new(self, head, body, &negotiation);
         if self.decoy.status.is_success() && asks_for_websocket(head) {
             // As the proxy responds: a success would say that the WebSocket has begun.
             let problem = Problem::new(StatusCode::BAD_GATEWAY, INVALID_RESPONSE);
-            return (ResponseBody::problem(problem), response.drawn);
+            return (ResponseBody::problem(problem), response.delay);
         }
         if let Some(kind) = negotiation.options {
             return response.options(self.options(kind).known());
@@ -461,7 +459,7 @@ struct DecoyResponse<'a> {
     encoding: Option<HeaderValue>,
     tag: Option<HeaderValue>,
     headers: HeaderMap,
-    drawn: DrawnLatency,
+    delay: Duration,
 }
 
 impl<'a> DecoyResponse<'a> {
@@ -476,12 +474,12 @@ impl<'a> DecoyResponse<'a> {
         let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
         let is_compressed = is_open && shadow.is_compressed(negotiation.full());
         let mut closest = shadow.closest(negotiation.full());
-        let drawn = shadow.closest(negotiation.full());
-        let drawn = drawn.filter_map(|profile| profile.latencies.draw()).next();
-        let drawn = drawn.unwrap_or_else(DrawnLatency::of_unknown);
+        let delay = shadow.closest(negotiation.full());
+        let delay = delay.filter_map(|profile| profile.latencies.draw()).next();
+        let delay = delay.unwrap_or_else(profile::default_latency);
         let pack = |body: &[u8]| {
             let head = shadow.gzip.get().copied().unwrap_or_default();
-            head.pack(body, Timestamp::now() + drawn.latency)
+            head.pack(body, Timestamp::now() + delay)
         };
         let mut response = Self {
             shadow,
@@ -492,7 +490,7 @@ impl<'a> DecoyResponse<'a> {
             encoding: is_compressed.then(|| HeaderValue::from_static("gzip")),
             tag,
             headers: HeaderMap::new(),
-            drawn,
+            delay,
         };
         let nothing = ResponseProfile::default();
         response.headers = response.imitate(closest.next().unwrap_or(&nothing), None);
@@ -521,9 +519,9 @@ impl<'a> DecoyResponse<'a> {
         let now = Timestamp::now();
         let context = DecoyContext {
             host: self.host,
-            delay: self.drawn.latency,
+            delay: self.delay,
             // A real response is dated when it is sent.
-            now: now + self.drawn.latency,
+            now: now + self.delay,
             origin: self.origin,
             upstream_version: self.upstream_version,
         };
@@ -533,8 +531,8 @@ impl<'a> DecoyResponse<'a> {
     /// Changes the headers to those of this form of response, with the validators of the full one.
     fn reshape(&mut self, form: ResponseForm, range: Option<HeaderValue>) {
         let profile = self.shadow.profile(form);
-        if let Some(drawn) = profile.latencies.draw() {
-            self.drawn = drawn;
+        if let Some(delay) = profile.latencies.draw() {
+            self.delay = delay;
         }
         if profile.headers.is_empty() {
             if let Some(range) = range {
@@ -553,12 +551,12 @@ impl<'a> DecoyResponse<'a> {
         }
     }
 
-    fn full<R>(self) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    fn full<R>(self) -> (Response<ResponseBody<R>>, Duration) {
         let status = self.shadow.decoy.status;
         self.finish(status)
     }
 
-    fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.reshape(ResponseForm::NotModified, None);
         let known = &self.shadow.profile(ResponseForm::NotModified).headers;
@@ -566,7 +564,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(StatusCode::NOT_MODIFIED)
     }
 
-    fn range<R>(mut self, range: Range<usize>) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    fn range<R>(mut self, range: Range<usize>) -> (Response<ResponseBody<R>>, Duration) {
         let (first, last) = (range.start, range.end.saturating_sub(1));
         let content_range = format!("bytes {first}-{last}/{}", self.content.len());
         self.content = self.content.slice(range);
@@ -577,7 +575,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(StatusCode::PARTIAL_CONTENT)
     }
 
-    fn unsatisfiable<R>(mut self) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    fn unsatisfiable<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         let range = format!("bytes */{}", self.content.len());
         self.content = Bytes::new();
         self.headers = without_body(self.headers, |_| false);
@@ -588,7 +586,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(StatusCode::RANGE_NOT_SATISFIABLE)
     }
 
-    fn precondition_failed<R>(mut self) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    fn precondition_failed<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.reshape(ResponseForm::PreconditionFailed, None);
         let known = &self
@@ -607,7 +605,7 @@ impl<'a> DecoyResponse<'a> {
     fn options<R>(
         mut self,
         known: Option<(StatusCode, Arc<ResponseProfile>)>,
-    ) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    ) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.encoding = None;
         let Some((status, profile)) = known else {
@@ -616,8 +614,8 @@ impl<'a> DecoyResponse<'a> {
             self.headers = without(self.headers, is_of_body);
             return self.finish(StatusCode::NO_CONTENT);
         };
-        if let Some(drawn) = profile.latencies.draw() {
-            self.drawn = drawn;
+        if let Some(delay) = profile.latencies.draw() {
+            self.delay = delay;
         }
         // Configured headers are about the body, which this response lacks. Those that real
         // responses have stay.
@@ -634,7 +632,7 @@ impl<'a> DecoyResponse<'a> {
         self.finish(status)
     }
 
-    fn finish<R>(self, status: StatusCode) -> (Response<ResponseBody<R>>, DrawnLatency) {
+    fn finish<R>(self, status: StatusCode) -> (Response<ResponseBody<R>>, Duration) {
         let mut response = Response::new(if self.headers.contains_key(CONTENT_LENGTH) {
             ResponseBody::full(self.content)
         } else {
@@ -642,7 +640,7 @@ impl<'a> DecoyResponse<'a> {
         });
         *response.status_mut() = status;
         *response.headers_mut() = self.headers;
-        (response, self.drawn)
+        (response, self.delay)
     }
 }
 
@@ -668,27 +666,24 @@ fn without(mut headers: HeaderMap, is_left_out: impl Fn(&HeaderName) -> bool) ->
     rest
 }
 
-/// Waits until a drawn latency after `start`, or up to its slack less, to some tens of microseconds,
-/// or without a precise timer to the runtime's millisecond. On a busy thread this holds on average.
-async fn wait(start: Instant, drawn: DrawnLatency) {
-    let due = lateness::aim(start + drawn.latency);
+/// Waits until `delay` after `start`, to some tens of microseconds, or without a precise timer to
+/// the runtime's millisecond. On a busy thread this holds on average.
+async fn wait(start: Instant, delay: Duration) {
+    let due = lateness::aim(start + delay);
     // Not the cached time of this poll: a timer of the runtime rounds a wait that is already over
     // up to its next millisecond.
     let now = Instant::now();
     if now < due {
-        wait_until(start, due, drawn.slack, now).await;
+        wait_until(start, due, now).await;
     }
-    // A wait that shared an earlier one's turn says nothing of how late the thread is.
-    if let Some(late) = Instant::now().checked_duration_since(due) {
-        lateness::ended(late);
-    }
+    lateness::ended(Instant::now().saturating_duration_since(due));
 }
 
-async fn wait_until(start: Instant, due: Instant, slack: Duration, now: Instant) {
+async fn wait_until(start: Instant, due: Instant, now: Instant) {
     // A clock that has not moved while the decoy was built is a paused one of a test. It moves when
     // a task waits for a timer of the runtime.
     #[cfg(target_os = "linux")]
-    if now > start && precise_timer::wait_until(due, slack, now).await {
+    if now > start && precise_timer::wait_until(due, now).await {
         return;
     }
     sleep_until(due).await;

@@ -9,16 +9,17 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
+use rand::seq::IndexedRandom;
 use weir_http::list;
 use weir_http::request::via;
 
 use super::ResponseSample;
-use super::latencies::Latencies;
 use super::value_pattern::{DecoyContext, Observation, TagPattern, ValuePattern};
 
 /// Headers that say who a client is, or promise what a decoy does not have. A decoy shows them only
@@ -403,6 +404,54 @@ pub(super) fn tag_pattern(response: &HeaderMap) -> Option<TagPattern> {
     let length = response.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
     TagPattern::parse(response.get(header::ETAG)?, length)
+}
+
+/// Enough latencies for the tail to show, few enough to follow the present.
+const KEPT_LATENCIES: usize = 256;
+
+/// Latencies of decoys before the route's first response, in microseconds.
+const DEFAULT_LATENCY: std::ops::Range<u64> = 5_000..50_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Latencies(Mutex<Ring>);
+
+#[derive(Clone, Debug, Default)]
+struct Ring {
+    recent: Vec<Duration>,
+    next: usize,
+}
+
+impl Latencies {
+    /// Takes over what another remembers.
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let ring = earlier.0.lock().clone();
+        *self.0.lock() = ring;
+    }
+
+    /// Remembers one latency, in place of the oldest.
+    pub(super) fn record(&self, latency: Duration) {
+        let mut ring = self.0.lock();
+        let next = ring.next;
+        match ring.recent.get_mut(next) {
+            Some(oldest) => *oldest = latency,
+            None => ring.recent.push(latency),
+        }
+        ring.next = (next + 1) % KEPT_LATENCIES;
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        !self.0.lock().recent.is_empty()
+    }
+
+    /// A random one of the recent latencies; `None` before the first.
+    pub(super) fn draw(&self) -> Option<Duration> {
+        self.0.lock().recent.choose(&mut rand::rng()).copied()
+    }
+}
+
+/// A plausible latency of a response of which nothing is known.
+pub(super) fn default_latency() -> Duration {
+    Duration::from_micros(rand::random_range(DEFAULT_LATENCY))
 }
 
 #[derive(Debug, Default)]
@@ -999,5 +1048,27 @@ mod tests {
         );
         let names: Vec<_> = headers.iter().map(|field| field.0.as_str()).collect();
         assert_eq!(names, ["content-length", "date", "via", "content-type"]);
+    }
+
+    #[test]
+    fn a_drawn_latency_is_one_of_the_recent_ones() {
+        let latencies = Latencies::default();
+        for millis in 0..1_000 {
+            latencies.record(Duration::from_millis(millis));
+        }
+        for _ in 0..100 {
+            let drawn = latencies.draw().unwrap().as_millis();
+            assert!(
+                (1_000 - KEPT_LATENCIES as u128..1_000).contains(&drawn),
+                "{drawn}"
+            );
+        }
+    }
+
+    #[test]
+    fn before_the_first_real_answer_a_plausible_latency_is_drawn() {
+        assert_eq!(Latencies::default().draw(), None);
+        let drawn = default_latency();
+        assert!(drawn >= Duration::from_millis(5) && drawn < Duration::from_millis(50));
     }
 }
