@@ -737,10 +737,14 @@ fn a_gateway_that_refused_its_configuration_never_looks_well_on_another() {
     eventually("the refusal of the other", || refused().then_some(()));
     assert_eq!(gateways(one)[0]["configuration_refused"], false);
     let address = one.admin_address().to_string();
-    let (_, table) = run(one, &["gateways", "--admin", &address]);
-    assert!(table.contains("up, configuration refused"), "{table}");
-    let (_, top) = run(one, &["top", "--once", "--admin", &address]);
-    assert!(top.contains("limits/defaults.yaml:1:"), "{top}");
+    eventually("the refusal in the table", || {
+        let (_, table) = run(one, &["gateways", "--admin", &address]);
+        table.contains("up, configuration refused").then_some(())
+    });
+    eventually("the reason of the refusal", || {
+        let (_, top) = run(one, &["top", "--once", "--admin", &address]);
+        top.contains("limits/defaults.yaml:1:").then_some(())
+    });
 }
 
 /// Ten requests of a burst of five passed, and each view said that all was well.

@@ -84,9 +84,11 @@ pub(super) struct SharedList<E: ListEntry> {
     lists: Option<Arc<dyn SharedLists>>,
     /// The version of the entries; none if another gateway may have changed them at the same time.
     version: Option<u64>,
-    /// The latest version that was there. A store that has an earlier one has lost what came after:
-    /// all of the list, or what a snapshot or a replica did not have yet.
-    latest_version: u64,
+    /// The version that was there last.
+    there: u64,
+    /// Those before it, the latest last. Versions have no order, and none comes twice: a store that
+    /// has one of these again has lost what came after it.
+    superseded: VecDeque<u64>,
     /// In the order of ends and texts.
     entries: Vec<SharedEntry>,
     parsed: Parsed<E>,
@@ -116,7 +118,8 @@ impl<E: ListEntry> SharedList<E> {
         Self {
             lists,
             version: None,
-            latest_version: 0,
+            there: 0,
+            superseded: VecDeque::new(),
             entries: Vec::new(),
             parsed: Parsed::new(),
             latest: Vec::new(),
@@ -166,21 +169,31 @@ impl<E: ListEntry> SharedList<E> {
         if self.version == Some(version) {
             return Ok(ListChange::Nothing);
         }
-        let has_lost = version < self.latest_version;
+        // No gateway deletes a list, be it empty.
+        let has_lost = version == 0 || self.superseded.contains(&version);
         let (version, mut entries) = read_all::<E>(&**lists, version, now).await?;
         let lost = match has_lost {
             true => self.lost(&entries, now),
             false => Vec::new(),
         };
-        let is_restored = !lost.is_empty();
-        if is_restored {
-            self.change(lost.clone(), Vec::new(), now).await?;
+        let is_complete = lost.is_empty();
+        let mut is_restored = false;
+        if is_complete {
+            self.note_version(version);
+        } else {
+            match self.change(lost.clone(), Vec::new(), now).await {
+                Ok(_) => is_restored = true,
+                // What others have changed is in force meanwhile; the next look tries again.
+                Err(error) => {
+                    let list = E::PLURAL;
+                    tracing::debug!(%error, list, "what was lost is not written again yet");
+                }
+            }
             entries.extend(lost);
             entries.sort_unstable();
         }
         // Others may restore theirs at the same time.
-        self.version = (!is_restored).then_some(version);
-        self.latest_version = version;
+        self.version = is_complete.then_some(version);
         let change = match (is_restored, entries == self.entries) {
             (true, _) => ListChange::Restored,
             (false, true) => ListChange::Nothing,
@@ -235,7 +248,8 @@ impl<E: ListEntry> SharedList<E> {
                 true => changed.after,
                 false => known,
             });
-            self.latest_version = self.latest_version.max(changed.after);
+            self.note_version(changed.before);
+            self.note_version(changed.after);
             removed_there = Some(changed.removed);
         }
         self.note_removed(&add, &remove);
@@ -243,6 +257,17 @@ impl<E: ListEntry> SharedList<E> {
         let removed = apply_change(&mut entries, add, &remove, now);
         self.replace(entries);
         Ok(removed_there.unwrap_or(removed))
+    }
+
+    fn note_version(&mut self, version: u64) {
+        if version == self.there {
+            return;
+        }
+        self.superseded.retain(|earlier| *earlier != version);
+        let earlier = std::mem::replace(&mut self.there, version);
+        self.superseded.push_back(earlier);
+        let excess = self.superseded.len().saturating_sub(MAX_ENTRIES);
+        self.superseded.drain(..excess);
     }
 
     fn note_removed(&mut self, add: &[SharedEntry], remove: &[String]) {
@@ -468,7 +493,7 @@ pub(super) mod tests {
             }
             let mut version = self.version.lock();
             let before = *version;
-            *version += 1;
+            *version = rand::random_range(1..=1_u64 << 53);
             let mut entries = self.entries.lock();
             let count = entries.len();
             entries.retain(|entry| lasts(entry, now) && !remove.contains(&entry.text));
@@ -574,6 +599,39 @@ pub(super) mod tests {
             .unwrap();
         one.look(NOW).await.unwrap();
         assert!(one.entries.contains(&again));
+    }
+
+    /// A version that was less than the last was taken for that of an older snapshot, and versions
+    /// are random: every other ban that was lifted elsewhere came back.
+    #[tokio::test]
+    async fn what_another_gateway_removes_is_never_written_again() {
+        for _ in 0..32 {
+            let lists = Arc::new(Lists::default());
+            let (mut one, mut other) = (list_in(&lists), list_in(&lists));
+            let both = vec![entry(7), entry(8)];
+            one.change(both, Vec::new(), NOW).await.unwrap();
+            other.look(NOW).await.unwrap();
+            let lifted = vec![entry(7).text];
+            one.change(Vec::new(), lifted, NOW).await.unwrap();
+            assert_eq!(other.look(NOW).await.unwrap(), ListChange::Changed);
+            assert_eq!(*lists.entries.lock(), [entry(8)]);
+        }
+    }
+
+    /// A ban that another gateway had set was in force only where the list could be written.
+    #[tokio::test]
+    async fn what_others_set_is_known_although_what_was_lost_cannot_be_written_again() {
+        let lists = Arc::new(Lists::default());
+        let mut list = list_in(&lists);
+        list.change(vec![entry(7)], Vec::new(), NOW).await.unwrap();
+        *lists.entries.lock() = vec![entry(8)];
+        *lists.version.lock() = 0;
+        *lists.change_fails.lock() = Some(|| StoreError::OutOfReach);
+        assert_eq!(list.look(NOW).await.unwrap(), ListChange::Changed);
+        assert_eq!(list.entries, [entry(7), entry(8)]);
+        *lists.change_fails.lock() = None;
+        list.look(NOW).await.unwrap();
+        assert_eq!(*lists.entries.lock(), [entry(7), entry(8)]);
     }
 
     /// Bans of the time after a snapshot were lost with it, and those lifted since were back.
