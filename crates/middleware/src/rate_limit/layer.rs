@@ -239,7 +239,8 @@ impl RateLimitLayer {
         self.with(|settings| settings.backend.store = store)
     }
 
-    /// The same limits, which ask all of this.
+    /// The same limits, which ask all of this. For the gateway.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_backend(self, backend: Backend) -> Self {
         self.with(|settings| settings.backend = backend)
