@@ -33,13 +33,13 @@ pub use weir_rules::{
     Access, AccessList, AccessLists, Account, AccountRules, AccountSource, AccountWildcards,
     AddressHeader, Admission, AnchoredRegex, Ban, BanSchedule, BanScheduleError, Banned,
     BannedError, Captures, CertificateField, Client, ClientCertificate, ClientRules, Cost,
-    Credentials, Deferred, Enforcement, EnforcementError, Estimate, EventUnits, HashKey,
-    HostPattern, IdError, JsonPointer, JsonPointerError, JsonUnits, KeySource, Limit, LimitMatch,
-    LimitNameError, LimitUse, ListEntry, MeasuredCost, Missing, Nat64Prefixes, Override,
-    OverrideOrigin, OverrideScope, PathPattern, PathPrefix, PathRegex, PathSet, PatternError,
-    PendingCost, RequestAttributes, RouteId, RouteMatch, RouteMatcher, RouteTable, SecretHash,
-    SourceError, SpendWhen, StandingBans, StatusSet, Statuses, StatusesError, SubjectHash,
-    ValuePattern, Verification, with_one_slash,
+    Credentials, Deferred, Enforcement, EnforcementError, Estimate, EventUnits, Expression,
+    HashKey, HostPattern, IdError, JsonPointer, JsonPointerError, JsonUnits, KeySource, Limit,
+    LimitMatch, LimitNameError, LimitUse, ListEntry, MeasuredCost, Missing, Nat64Prefixes,
+    Override, OverrideOrigin, OverrideScope, PathPattern, PathPrefix, PathRegex, PathSet,
+    PatternError, PendingCost, RequestAttributes, RouteId, RouteMatch, RouteMatcher, RouteTable,
+    SecretHash, SourceError, SpendWhen, StandingBans, StatusSet, Statuses, StatusesError,
+    SubjectHash, ValuePattern, Verification, with_one_slash,
 };
 #[cfg(feature = "jwt")]
 pub use weir_rules::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};

@@ -102,7 +102,8 @@ impl ListEntry for KeptOverride {
     fn log_restored(overrides: usize) {
         tracing::warn!(
             overrides,
-            "the overrides by the admin API were lost where they are kept, and were written again"
+            "some or all overrides by the admin API were lost where they are kept, and were \
+             written again"
         );
     }
 }

@@ -340,6 +340,9 @@ fn without_the_right_connections_of_the_banned_are_closed_when_they_are_accepted
     eventually("a connection that is reset at once", || {
         // After a handshake: else it would be refused. It may be reset before it is looked at.
         let socket = connect(BANNED, to);
+        socket
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .unwrap();
         let seen = TcpStream::from(blocking(socket)).read(&mut [0]);
         seen.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
             .then_some(())

@@ -81,7 +81,7 @@ pub use response_keys::RejectionKeys;
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 pub use steps::*;
-pub use weir_http::request::{BoxedRequest, HttpRequest};
+pub use weir_http::request::{BoxedRequest, HttpRequest, WebSocketStream};
 use weir_rules::ClientCertificate;
 use weir_telemetry::{ActiveTrace, Notes, RequestId};
 pub use weir_telemetry::{Shed, Verdict};

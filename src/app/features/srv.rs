@@ -233,11 +233,11 @@ async fn follow(
             Err(error) => {
                 if !mem::replace(&mut is_failing, true) {
                     tracing::warn!(
-                    target: TARGET,
-                            name,
-                            %error,
-                            "SRV records cannot be looked up; the servers stay as they were"
-                        );
+                        target: TARGET,
+                        name,
+                        %error,
+                        "SRV records cannot be looked up; the servers stay as they were"
+                    );
                 }
                 RETRY_AFTER
             }

@@ -77,7 +77,7 @@ impl ListEntry for StandingBan {
     fn log_restored(bans: usize) {
         tracing::warn!(
             bans,
-            "the standing bans were lost in Redis, and were written again"
+            "some or all of the standing bans were lost in Redis, and were written again"
         );
     }
 }

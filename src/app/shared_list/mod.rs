@@ -25,6 +25,9 @@ pub(super) const FOR_GOOD: u64 = u64::MAX;
 /// Entries that one command reads.
 const BATCH_SIZE: usize = 500;
 
+/// Versions of a list that are remembered: 512 KiB, for snapshots of the day before.
+const MAX_VERSIONS: usize = 65_536;
+
 /// An entry of a list.
 pub(super) trait ListEntry: Send + Sync + Sized + 'static {
     /// The name of the list in the store.
@@ -89,6 +92,8 @@ pub(super) struct SharedList<E: ListEntry> {
     /// Those before it, the latest last. Versions have no order, and none comes twice: a store that
     /// has one of these again has lost what came after it.
     superseded: VecDeque<u64>,
+    /// Whether the store has lost something that is not there again.
+    has_lost: bool,
     /// In the order of ends and texts.
     entries: Vec<SharedEntry>,
     parsed: Parsed<E>,
@@ -120,6 +125,7 @@ impl<E: ListEntry> SharedList<E> {
             version: None,
             there: 0,
             superseded: VecDeque::new(),
+            has_lost: false,
             entries: Vec::new(),
             parsed: Parsed::new(),
             latest: Vec::new(),
@@ -169,24 +175,28 @@ impl<E: ListEntry> SharedList<E> {
         if self.version == Some(version) {
             return Ok(ListChange::Nothing);
         }
-        // No gateway deletes a list, be it empty.
-        let has_lost = version == 0 || self.superseded.contains(&version);
+        let had_lost = self.has_lost;
+        self.has_lost |= self.is_earlier(version);
         let (version, mut entries) = read_all::<E>(&**lists, version, now).await?;
-        let lost = match has_lost {
+        // It may have been lost while it was read.
+        self.has_lost |= self.is_earlier(version);
+        let lost = match self.has_lost {
             true => self.lost(&entries, now),
             false => Vec::new(),
         };
         let is_complete = lost.is_empty();
         let mut is_restored = false;
         if is_complete {
+            self.has_lost = false;
             self.note_version(version);
         } else {
             match self.change(lost.clone(), Vec::new(), now).await {
-                Ok(_) => is_restored = true,
-                // What others have changed is in force meanwhile; the next look tries again.
+                Ok(_) => (is_restored, self.has_lost) = (true, false),
+                // What others have changed is in force meanwhile.
                 Err(error) => {
-                    let list = E::PLURAL;
-                    tracing::debug!(%error, list, "what was lost is not written again yet");
+                    // Whoever may never write would keep what others lift.
+                    self.has_lost = !error.is_forbidden();
+                    not_restored::<E>(&error, had_lost);
                 }
             }
             entries.extend(lost);
@@ -206,11 +216,17 @@ impl<E: ListEntry> SharedList<E> {
         Ok(change)
     }
 
+    /// Whether what came after this version is lost. No gateway deletes a list, be it empty.
+    fn is_earlier(&self, version: u64) -> bool {
+        version == 0 || self.superseded.contains(&version)
+    }
+
     /// What has not ended and is not among these entries of the store.
     fn lost(&self, there: &[SharedEntry], now: Timestamp) -> Vec<SharedEntry> {
         let is_there = |entry: &SharedEntry| there.iter().any(|other| other.text == entry.text);
         let own = self.entries.iter();
-        let lost = own.filter(|entry| lasts(entry, now) && !is_there(entry));
+        let is_removed = |entry: &SharedEntry| self.removed.contains(&entry.text);
+        let lost = own.filter(|entry| lasts(entry, now) && !is_there(entry) && !is_removed(entry));
         lost.cloned().collect()
     }
 
@@ -248,6 +264,8 @@ impl<E: ListEntry> SharedList<E> {
                 true => changed.after,
                 false => known,
             });
+            // The first change of a list has none before it.
+            self.has_lost |= self.superseded.contains(&changed.before) && changed.before != 0;
             self.note_version(changed.before);
             self.note_version(changed.after);
             removed_there = Some(changed.removed);
@@ -266,7 +284,7 @@ impl<E: ListEntry> SharedList<E> {
         self.superseded.retain(|earlier| *earlier != version);
         let earlier = std::mem::replace(&mut self.there, version);
         self.superseded.push_back(earlier);
-        let excess = self.superseded.len().saturating_sub(MAX_ENTRIES);
+        let excess = self.superseded.len().saturating_sub(MAX_VERSIONS);
         self.superseded.drain(..excess);
     }
 
@@ -287,6 +305,19 @@ impl<E: ListEntry> SharedList<E> {
         self.latest = latest(&parsed);
         self.parsed = parsed;
         self.entries = entries;
+    }
+}
+
+/// Logs once of a loss that it cannot be mended yet.
+fn not_restored<E: ListEntry>(error: &StoreError, is_known: bool) {
+    let list = E::PLURAL;
+    match is_known {
+        true => tracing::debug!(%error, list, "what was lost is not written again yet"),
+        false => tracing::warn!(
+            %error,
+            list,
+            "what the store has lost cannot be written again yet; it stays in force here"
+        ),
     }
 }
 
@@ -632,6 +663,41 @@ pub(super) mod tests {
         *lists.change_fails.lock() = None;
         list.look(NOW).await.unwrap();
         assert_eq!(*lists.entries.lock(), [entry(7), entry(8)]);
+    }
+
+    /// They were in force nowhere any more.
+    #[tokio::test]
+    async fn what_was_lost_is_written_again_although_another_gateway_wrote_first() {
+        let lists = Arc::new(Lists::default());
+        let mut list = list_in(&lists);
+        list.change(vec![entry(7)], Vec::new(), NOW).await.unwrap();
+        lists.entries.lock().clear();
+        *lists.version.lock() = 0;
+        *lists.change_fails.lock() = Some(|| StoreError::OutOfReach);
+        list.look(NOW).await.unwrap();
+        *lists.change_fails.lock() = None;
+        let other = lists.change("", vec![entry(8)], Vec::new(), NOW);
+        other.await.unwrap();
+        list.look(NOW).await.unwrap();
+        assert_eq!(*lists.entries.lock(), [entry(7), entry(8)]);
+    }
+
+    #[tokio::test]
+    async fn what_was_removed_is_not_taken_for_lost() {
+        let lists = Arc::new(Lists::default());
+        let mut list = list_in(&lists);
+        list.change(vec![entry(7)], Vec::new(), NOW).await.unwrap();
+        let removed = vec![entry(7).text];
+        list.change(Vec::new(), removed, NOW).await.unwrap();
+        let back = lists.change("", vec![entry(7)], Vec::new(), NOW);
+        back.await.unwrap();
+        *lists.change_fails.lock() = Some(|| StoreError::OutOfReach);
+        list.look(NOW).await.unwrap();
+        lists.entries.lock().clear();
+        *lists.version.lock() = 0;
+        *lists.change_fails.lock() = None;
+        list.look(NOW).await.unwrap();
+        assert!(lists.entries.lock().is_empty());
     }
 
     /// Bans of the time after a snapshot were lost with it, and those lifted since were back.

@@ -1,6 +1,6 @@
 //! Regular expressions for paths, where a pattern is not enough.
 
-use super::path_pattern::{Captures, Names, PathPattern};
+use super::path_pattern::{Captures, Names, PathPattern, Spans};
 use crate::AnchoredRegex;
 
 /// A regular expression that a route's paths match in normal form, beside its pattern. Its named
@@ -41,7 +41,8 @@ impl PathRegex {
         if self.names.is_empty() {
             return self.regex.is_match(path).then(Captures::default);
         }
-        let spans = self.regex.and_groups(path, pattern.spans(path))?;
+        let groups = self.regex.and_groups(path, Spans::new())?;
+        let spans = pattern.spans(path).into_iter().chain(groups).collect();
         Some(Captures::new(&self.names, path, spans))
     }
 }

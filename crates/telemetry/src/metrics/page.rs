@@ -83,6 +83,7 @@ pub(super) struct Page(Mutex<Vec<Entry>>);
 struct Entry {
     /// Among the names of the page.
     place: usize,
+    name: &'static str,
     /// Itself, for whoever asks for it again.
     metric: Box<dyn Any + Send>,
     /// Has nothing else.
@@ -93,15 +94,14 @@ impl Page {
     /// The metric of this name, the same for all who ask for it. It is on the page from now on.
     pub(super) fn metric<M: Metric + Clone + Default>(&self, name: Name) -> M {
         let mut entries = self.0.lock();
-        let place = place(name);
-        let mut known = entries.iter().filter(|entry| entry.place == place);
+        let mut known = entries.iter().filter(|entry| entry.name == name.name);
         if let Some(known) = known.find_map(|entry| entry.metric.downcast_ref::<M>()) {
             return known.clone();
         }
         let metric = M::default();
         let mut registry = Registry::default();
         registry.register(name.name, name.help, metric.clone());
-        insert(&mut entries, place, metric.clone(), registry);
+        insert(&mut entries, (place(name), name), metric.clone(), registry);
         metric
     }
 
@@ -109,7 +109,7 @@ impl Page {
     pub(super) fn constant(&self, name: Name, metric: impl Metric) {
         let mut registry = Registry::default();
         registry.register(name.name, name.help, metric);
-        insert(&mut self.0.lock(), place(name), (), registry);
+        insert(&mut self.0.lock(), (place(name), name), (), registry);
     }
 
     /// Adds a metric whose value is read at each scrape.
@@ -132,7 +132,7 @@ impl Page {
     ) {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(OnCollect { name, kind, read }));
-        insert(&mut self.0.lock(), usize::MAX, (), registry);
+        insert(&mut self.0.lock(), (usize::MAX, name), (), registry);
     }
 
     /// Writes it in the form of OpenMetrics.
@@ -153,11 +153,17 @@ fn place(name: Name) -> usize {
     place.unwrap_or(names::PAGE.len())
 }
 
-fn insert(entries: &mut Vec<Entry>, place: usize, metric: impl Any + Send, registry: Registry) {
+fn insert(
+    entries: &mut Vec<Entry>,
+    (place, name): (usize, Name),
+    metric: impl Any + Send,
+    registry: Registry,
+) {
     let index = entries.partition_point(|entry| entry.place <= place);
     let metric = Box::new(metric);
     let entry = Entry {
         place,
+        name: name.name,
         metric,
         registry,
     };
