@@ -23,8 +23,8 @@ const NETWORK: &str = "198.18.0.0/15";
 pub(crate) const BANNED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 7);
 pub(crate) const OTHER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 8);
 
-pub(crate) const BANS: &str = "bans: {scanners: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
-                    for: 1h, on_denied: {drop: {in_kernel: auto}}}}";
+pub(crate) const BANS: &str = "bans: {scanners: {per: address, strikes: {paths: /trap, \
+                    count: 1, period: 1h}, for: 1h, on_denied: {drop: {in_kernel: auto}}}}";
 
 /// The name by which a gateway says that the kernel takes its filter.
 const IN_KERNEL: &str = "weir_refused_in_kernel";

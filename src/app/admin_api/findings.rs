@@ -544,7 +544,8 @@ impl<'s> Finding<'s> {
                 format!("is banned by {ban} {left}, and sent {sent}")
             }
             (Kind::Abuse, _) if self.is_network() => format!(
-                "has {clients} clients that keep sending although {limit} denies {denied} of their {sent}{also}"
+                "has {clients} clients that keep sending although {limit} denies {denied} of their \
+                 {sent}{also}"
             ),
             (Kind::Abuse, _) => {
                 format!("keeps sending although {limit} denies {denied} of its {sent}{also}")

@@ -94,6 +94,8 @@ pub(super) struct SharedList<E: ListEntry> {
     superseded: VecDeque<u64>,
     /// Whether the store has lost something that is not there again.
     has_lost: bool,
+    /// Whether the log says so.
+    is_loss_told: bool,
     /// In the order of ends and texts.
     entries: Vec<SharedEntry>,
     parsed: Parsed<E>,
@@ -126,6 +128,7 @@ impl<E: ListEntry> SharedList<E> {
             there: 0,
             superseded: VecDeque::new(),
             has_lost: false,
+            is_loss_told: false,
             entries: Vec::new(),
             parsed: Parsed::new(),
             latest: Vec::new(),
@@ -175,7 +178,6 @@ impl<E: ListEntry> SharedList<E> {
         if self.version == Some(version) {
             return Ok(ListChange::Nothing);
         }
-        let had_lost = self.has_lost;
         self.has_lost |= self.is_earlier(version);
         let (version, mut entries) = read_all::<E>(&**lists, version, now).await?;
         // It may have been lost while it was read.
@@ -187,18 +189,10 @@ impl<E: ListEntry> SharedList<E> {
         let is_complete = lost.is_empty();
         let mut is_restored = false;
         if is_complete {
-            self.has_lost = false;
+            (self.has_lost, self.is_loss_told) = (false, false);
             self.note_version(version);
         } else {
-            match self.change(lost.clone(), Vec::new(), now).await {
-                Ok(_) => (is_restored, self.has_lost) = (true, false),
-                // What others have changed is in force meanwhile.
-                Err(error) => {
-                    // Whoever may never write would keep what others lift.
-                    self.has_lost = !error.is_forbidden();
-                    not_restored::<E>(&error, had_lost);
-                }
-            }
+            is_restored = self.write_again(lost.clone(), now).await;
             entries.extend(lost);
             entries.sort_unstable();
         }
@@ -214,6 +208,23 @@ impl<E: ListEntry> SharedList<E> {
         }
         self.remove_again(now).await;
         Ok(change)
+    }
+
+    /// Writes what the store has lost. If that fails, the next look tries again: it stays in force
+    /// here, and what others have changed is in force meanwhile.
+    async fn write_again(&mut self, lost: Vec<SharedEntry>, now: Timestamp) -> bool {
+        match self.change(lost, Vec::new(), now).await {
+            Ok(_) => {
+                (self.has_lost, self.is_loss_told) = (false, false);
+                true
+            }
+            Err(error) => {
+                // Whoever may never write would keep what others lift.
+                self.has_lost = !error.is_forbidden();
+                not_restored::<E>(&error, std::mem::replace(&mut self.is_loss_told, true));
+                false
+            }
+        }
     }
 
     /// Whether what came after this version is lost. No gateway deletes a list, be it empty.
@@ -680,6 +691,29 @@ pub(super) mod tests {
         other.await.unwrap();
         list.look(NOW).await.unwrap();
         assert_eq!(*lists.entries.lock(), [entry(7), entry(8)]);
+    }
+
+    /// The log had a line a second.
+    #[tokio::test]
+    async fn a_loss_that_a_gateway_may_not_mend_is_told_once_and_stays_in_force_there() {
+        let lists = Arc::new(Lists::default());
+        let mut list = list_in(&lists);
+        list.change(vec![entry(7)], Vec::new(), NOW).await.unwrap();
+        lists.entries.lock().clear();
+        *lists.version.lock() = 0;
+        *lists.change_fails.lock() = Some(is_forbidden);
+        for _ in 0..3 {
+            list.look(NOW).await.unwrap();
+            assert_eq!(list.entries, [entry(7)]);
+            assert!(list.is_loss_told);
+        }
+        *lists.change_fails.lock() = None;
+        let other = lists.change("", vec![entry(8)], Vec::new(), NOW);
+        other.await.unwrap();
+        // What others have in force now holds.
+        list.look(NOW).await.unwrap();
+        assert_eq!(list.entries, [entry(8)]);
+        assert!(!list.is_loss_told);
     }
 
     #[tokio::test]

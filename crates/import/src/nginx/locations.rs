@@ -529,7 +529,8 @@ fn shown_size(bytes: u64) -> String {
 /// The servers of an `upstream`.
 fn servers(scheme: &str, group: &Directive, configuration: &mut Configuration) -> Vec<Value> {
     let mut servers = Vec::new();
-    let remedy = "docs/config/upstreams.md lists the keys of upstreams: `balance`, `health_check`, `ejection`";
+    let remedy = "docs/config/upstreams.md lists the keys of upstreams: `balance`, `health_check`, \
+                  `ejection`";
     for directive in group.block.iter().filter(|it| it.name != "server") {
         directive.report(Effect::Differs, "is not translated", remedy, configuration);
     }
