@@ -328,8 +328,8 @@ impl Shadow {
                 (false, false) => None,
             }
         };
-        let known = by(full).or_else(|| by(full.with_other_methods()));
-        full.is_compressed && known.unwrap_or(false)
+        let known = || by(full).or_else(|| by(full.with_other_methods()));
+        full.is_compressed && known().unwrap_or(false)
     }
 
     /// The tag of a decoy with this body: the real one if it is constant, or else one like it.
@@ -341,14 +341,19 @@ impl Shadow {
     ) -> Option<HeaderValue> {
         let identity = ClientIdentity::from_extensions(&request.extensions);
         let client = identity.map_or(0, ClientIdentity::fingerprint);
-        let target = target(&request.uri);
-        let other = full.with_compression(!full.is_compressed);
-        let known = |full| self.tags.get((target, full), client);
-        let invented = || {
-            let seed = self.secret.hash_one(body);
-            self.tag_pattern.get()?.generate(seed, body.len())
+        let known = || {
+            let target = target(&request.uri);
+            let other = full.with_compression(!full.is_compressed);
+            let known = |full| self.tags.get((target, full), client);
+            known(full).or_else(|| known(other))
         };
-        known(full).or_else(|| known(other)).or_else(invented)
+        let invented = || {
+            let pattern = self.tag_pattern.get()?;
+            pattern.generate(self.secret.hash_one(body), body.len())
+        };
+        // Most apps have no tags: then nothing is hashed.
+        let known = (!self.tags.is_empty()).then(known).flatten();
+        known.or_else(invented)
     }
 
     /// Responds with the decoy: reads the request's body to the end, builds the response, and waits
@@ -473,8 +478,9 @@ impl<'a> DecoyResponse<'a> {
         // An empty body is not compressed, and a configured coding is the template's own.
         let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
         let is_compressed = is_open && shadow.is_compressed(negotiation.full());
-        let mut closest = shadow.closest(negotiation.full());
-        let delay = shadow.closest(negotiation.full());
+        let mut similar = shadow.closest(negotiation.full());
+        let closest = similar.next();
+        let delay = closest.into_iter().chain(similar);
         let delay = delay.filter_map(|profile| profile.latencies.draw()).next();
         let delay = delay.unwrap_or_else(profile::default_latency);
         let pack = |body: &[u8]| {
@@ -493,7 +499,7 @@ impl<'a> DecoyResponse<'a> {
             delay,
         };
         let nothing = ResponseProfile::default();
-        response.headers = response.imitate(closest.next().unwrap_or(&nothing), None);
+        response.headers = response.imitate(closest.unwrap_or(&nothing), None);
         if shadow.decoy.status == StatusCode::NO_CONTENT {
             response.headers.remove(CONTENT_LENGTH);
         }

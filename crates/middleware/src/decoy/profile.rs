@@ -243,11 +243,9 @@ impl HeaderProfile {
         }
         let slots = BodyHeaderSlots::new(known, body);
         for header in known {
-            if configured.contains_key(&header.name) {
-                // Keeps the position; the value is replaced below.
-                headers
-                    .entry(&header.name)
-                    .or_insert_with(|| header.value.clone());
+            if let Some(first) = configured.get(&header.name) {
+                let place = headers.entry(&header.name);
+                place.or_insert_with(|| first.clone());
             } else if let Some(described) = slots.describe(&header.name) {
                 headers.extend(described);
             } else if let Some(value) = header.imitate(context) {
@@ -256,12 +254,13 @@ impl HeaderProfile {
         }
         slots.complete(&mut headers);
         for name in configured.keys() {
-            let mut values = configured.get_all(name).iter().cloned();
-            if let Some(first) = values.next() {
-                headers.insert(name, first);
+            let mut values = configured.get_all(name).iter();
+            let first = values.next();
+            if let Some(first) = first.filter(|first| headers.get(name) != Some(*first)) {
+                headers.insert(name, first.clone());
             }
             for value in values {
-                headers.append(name, value);
+                headers.append(name, value.clone());
             }
         }
         headers

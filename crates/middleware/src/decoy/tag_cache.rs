@@ -6,6 +6,7 @@
 //! must be one that the client itself got, or that two clients got.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -23,6 +24,7 @@ type TagKey = (u64, FullResponse);
 pub(super) struct TagCache {
     slots: Vec<Mutex<Option<CachedTag>>>,
     hasher: RandomState,
+    has_any: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -40,11 +42,17 @@ impl Default for TagCache {
         Self {
             slots: (0..MAX_TAGS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
+            has_any: AtomicBool::new(false),
         }
     }
 }
 
 impl TagCache {
+    /// Whether no response had a tag, so that nothing has to be looked up.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_any.load(Ordering::Relaxed)
+    }
+
     /// Records that a client got this tag, unless the slot is locked: no response waits for a lock.
     pub(super) fn learn(&self, key: TagKey, tag: &HeaderValue, client: u64) {
         let Some(mut slot) = self.slot(key).and_then(Mutex::try_lock) else {
@@ -63,6 +71,7 @@ impl TagCache {
                     only_client: Some(client),
                     is_constant: is_first,
                 });
+                self.has_any.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -84,6 +93,7 @@ impl TagCache {
             };
             if let Some(slot) = self.slot(cached.key) {
                 *slot.lock() = Some(cached);
+                self.has_any.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -116,6 +126,7 @@ mod tests {
     #[test]
     fn a_tag_is_shown_to_its_own_client_and_to_others_once_two_have_got_it() {
         let tags = TagCache::default();
+        assert!(tags.is_empty());
         learn(&tags, 7, "\"a\"", 1);
         assert_eq!(get(&tags, 7, 1).as_deref(), Some("\"a\""));
         assert_eq!(get(&tags, 7, 3), None, "it may be made for the client");
@@ -124,6 +135,7 @@ mod tests {
         assert_eq!(get(&tags, 7, 3).as_deref(), Some("\"a\""));
         let later = TagCache::default();
         later.inherit(&tags);
+        assert!(!tags.is_empty() && !later.is_empty());
         assert_eq!(get(&later, 7, 3).as_deref(), Some("\"a\""));
     }
 
