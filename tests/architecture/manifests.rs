@@ -33,6 +33,21 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     of_one.collect()
 }
 
+/// The folders of the crate of layers and of all crates below it: where a limit decides. That no other
+/// has to be read, Cargo holds.
+pub(crate) fn crates_of_a_decision() -> BTreeSet<String> {
+    let all = dependencies();
+    let mut found = BTreeSet::new();
+    let mut open = vec!["weir-middleware"];
+    while let Some(name) = open.pop() {
+        if found.insert(name.replace("weir-", "crates/") + "/") {
+            let ours = all[name].iter().map(String::as_str);
+            open.extend(ours.filter(|name| name.starts_with("weir-")));
+        }
+    }
+    found
+}
+
 #[test]
 fn the_table_of_crates_says_which_others_each_depends_on() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

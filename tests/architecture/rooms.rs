@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::manifests::crates_of_a_decision;
 use crate::source::{code_of, crates, is_in_name, rust_files, src, without_tests};
 
 const LISTED: &str = include_str!("rooms.txt");
@@ -693,6 +694,16 @@ fn the_figures_of_the_house_never_grow_unnoticed() {
     println!(
         "| those without replay and import | {} |",
         lines(&|path| !is_tool(path))
+    );
+    let decide = crates_of_a_decision();
+    let decide = |path: &str| {
+        decide
+            .iter()
+            .any(|folder| path.starts_with(folder.as_str()))
+    };
+    println!(
+        "| those of the crates where a limit decides | {} |",
+        lines(&decide)
     );
     println!("| `cfg(feature = \"gateway\")` in crates | {of_gateway} |");
     println!("| files that list the fields of a log line | {list_fields} |");
