@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -98,6 +98,7 @@ impl PeerFilter {
         let state = Arc::new(ListenerState {
             filter: self.clone(),
             mode: AtomicU8::new(OFF),
+            beyond: AtomicU32::new(0),
             at_accept: self.0.metrics.at_accept(),
         });
         // At once, so that a successor is never without.
@@ -205,6 +206,10 @@ impl PeerFilter {
     }
 }
 
+/// Of the connections of peers that the kernel's filter has no room for, one in so many is served, so
+/// that its request is counted: those who come most often belong into the filter.
+const COUNTED_PART: u32 = 8;
+
 /// Nobody is refused.
 const OFF: u8 = 0;
 /// The kernel refuses, and accepted connections may have inherited the filter.
@@ -216,6 +221,8 @@ const AT_ACCEPT: u8 = 2;
 struct ListenerState {
     filter: PeerFilter,
     mode: AtomicU8,
+    /// How many connections came of peers that the kernel's filter has no room for.
+    beyond: AtomicU32,
     at_accept: Counter,
 }
 
@@ -230,24 +237,18 @@ impl ListenerFilter {
     /// Whether to serve an accepted connection. The filter that it has inherited is taken off it, or
     /// each of its packets would be looked at.
     pub(super) fn admits(&self, stream: &TcpStream, peer: IpAddr) -> bool {
-        match self.state.mode.load(Ordering::Relaxed) {
-            OFF => true,
-            BY_KERNEL => {
-                let _ = detach(SockRef::from(stream));
-                true
-            }
-            _ => {
-                let refused = self.state.filter.0.refused.load();
-                let is_refused = refused.as_ref().is_some_and(|it| it.peers.contains(peer));
-                if is_refused {
-                    self.state.at_accept.inc();
-                    // By a reset: after a FIN the kernel keeps each of them for a minute, for a
-                    // client that need not answer.
-                    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-                }
-                !is_refused
-            }
+        let mode = self.state.mode.load(Ordering::Relaxed);
+        if mode != OFF && self.state.refuses(mode, peer) {
+            self.state.at_accept.inc();
+            // By a reset: after a FIN the kernel keeps each of them for a minute, for a client that
+            // need not answer.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+            return false;
         }
+        if mode == BY_KERNEL {
+            let _ = detach(SockRef::from(stream));
+        }
+        true
     }
 
     /// Attaches and detaches no more. The socket keeps the filter that it has.
@@ -258,6 +259,17 @@ impl ListenerFilter {
 }
 
 impl ListenerState {
+    /// Whether to close an accepted connection of this peer.
+    fn refuses(&self, mode: u8, peer: IpAddr) -> bool {
+        let refused = self.filter.0.refused.load();
+        let beyond_the_kernel = |it: &FilteredPeers| mode == AT_ACCEPT || it.left_out > 0;
+        let refused = refused.as_ref().filter(|it| beyond_the_kernel(it));
+        if !refused.is_some_and(|it| it.peers.contains(peer)) {
+            return false;
+        }
+        mode == AT_ACCEPT || self.beyond.fetch_add(1, Ordering::Relaxed) % COUNTED_PART != 0
+    }
+
     /// Keeps the filter of the socket up to date.
     async fn follow(self: Arc<Self>, listener: Arc<TcpListener>, mut changes: watch::Receiver<()>) {
         self.filter.count_drops(&listener);
@@ -345,4 +357,45 @@ fn dropped(listener: &impl AsFd) -> Option<(u64, u32)> {
 #[cfg(not(target_os = "linux"))]
 fn dropped(_: &impl AsFd) -> Option<(u64, u32)> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_telemetry::Metrics;
+
+    use super::*;
+
+    fn state(left_out: usize) -> ListenerState {
+        let filter = PeerFilter::new(Metrics::new().refusals().clone());
+        filter.refuse(Some(FilteredPeers {
+            program: Program::dropping_nobody(),
+            peers: PeerSet::new(["192.0.2.0/24".parse().unwrap()], []),
+            count: 0,
+            left_out,
+        }));
+        let at_accept = filter.0.metrics.at_accept();
+        ListenerState {
+            filter,
+            mode: AtomicU8::new(BY_KERNEL),
+            beyond: AtomicU32::new(0),
+            at_accept,
+        }
+    }
+
+    fn served(state: &ListenerState, mode: u8, peer: &str) -> usize {
+        let peer = peer.parse().unwrap();
+        (0..80).filter(|_| !state.refuses(mode, peer)).count()
+    }
+
+    #[test]
+    fn of_peers_that_the_filter_has_no_room_for_only_so_many_are_served_as_are_counted() {
+        assert_eq!(served(&state(1), BY_KERNEL, "192.0.2.1"), 10);
+        assert_eq!(served(&state(1), BY_KERNEL, "198.51.100.1"), 80);
+        assert_eq!(served(&state(1), AT_ACCEPT, "192.0.2.1"), 0);
+    }
+
+    #[test]
+    fn no_connection_is_closed_at_accept_where_the_kernels_filter_has_room_for_all() {
+        assert_eq!(served(&state(0), BY_KERNEL, "192.0.2.1"), 80);
+    }
 }

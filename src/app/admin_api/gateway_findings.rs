@@ -227,7 +227,7 @@ fn refused(refusals: Refusals) -> Option<GatewayFinding> {
     let (text, remedy) = if is_by_kernel && left_out > 0 {
         let text = format!(
             "the kernel drops connections of {} ({connections} SYN packets in the last minute), and \
-             has no room for {left_out} more, whose requests are dropped one by one",
+             has no room for {left_out} more, whose connections are closed when they are accepted",
             of_peers(peers)
         );
         let remedy = "Ban or block whole networks: one takes the room of one address";
@@ -331,7 +331,7 @@ mod tests {
             said(2_900, 12, true, 0).as_deref(),
             Some(
                 "the kernel drops connections of 2900 banned or blocked peers (0 SYN packets in the \
-                 last minute), and has no room for 12 more, whose requests are dropped one by one"
+                 last minute), and has no room for 12 more, whose connections are closed when they are accepted"
             )
         );
         assert_eq!(
