@@ -267,7 +267,11 @@ impl ListenerState {
         if !refused.is_some_and(|it| it.peers.contains(peer)) {
             return false;
         }
-        mode == AT_ACCEPT || self.beyond.fetch_add(1, Ordering::Relaxed) % COUNTED_PART != 0
+        let is_counted = || {
+            let number = self.beyond.fetch_add(1, Ordering::Relaxed);
+            number.is_multiple_of(COUNTED_PART)
+        };
+        mode == AT_ACCEPT || !is_counted()
     }
 
     /// Keeps the filter of the socket up to date.
