@@ -479,7 +479,8 @@ pin_project! {
         F: HasVerdict,
     {
         /// A client that leaves before its answer may have been decided about, and perhaps held in a
-        /// tarpit. While its request waits for the store or for its turn, there is no verdict.
+        /// tarpit. While its request waits for the store, its turn, its places in flight or a slot,
+        /// there is no verdict: the line keeps the status and the decision that [`Record::new`] set.
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             if let (Some(record), Some(verdict)) = (this.record, this.future.verdict()) {

@@ -16,7 +16,7 @@ use weir_telemetry::Metrics;
 use super::RateLimit;
 use super::header_fields::HeaderForms;
 use super::policy::RoutePolicy;
-use super::waits::WaitSpreader;
+use super::wait_spreader::WaitSpreader;
 use crate::RequestContext;
 use crate::backend::{Backend, BackgroundTasks};
 use crate::bans::AccessControl;

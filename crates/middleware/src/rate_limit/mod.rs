@@ -38,7 +38,7 @@ mod response_cost;
 mod shed;
 mod simulation;
 mod spent;
-mod waits;
+mod wait_spreader;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub use self::policy::{BodyBytes, LimitHook, RoutePolicy};
 pub(super) use self::response_context::PendingFields;
 use self::response_context::ResponseContext;
 pub use self::simulation::{LimitDecision, Progress, Simulated, Simulation, Waiting};
-pub use self::waits::WaitSpreader;
+pub use self::wait_spreader::WaitSpreader;
 use super::backend::PendingTasks;
 use super::{HasVerdict, ResponseBody, Verdict};
 
@@ -180,7 +180,8 @@ pin_project! {
     /// State of the request being served. It is small, because layer after layer moves it.
     #[project = StateProjection]
     enum ResponseState<F, R> {
-        /// The store has to decide, or the request waits for its turn: there is no verdict yet.
+        /// The store has to decide, or the request waits for its turn, its places in flight or a slot:
+        /// there is no verdict yet.
         Waiting {
             decision: Pin<Box<dyn Future<Output = ResponseState<F, R>> + Send>>,
         },

@@ -266,12 +266,12 @@ impl PendingState {
         let (path, backend) = (request.uri().path(), &limiter.settings.backend);
         match self.decision.answered(answer, path, backend) {
             Next::Known(conclusion) => self.conclude(limiter, request, conclusion),
-            next => self.wait(limiter, request, next),
+            next => self.go_on(limiter, request, next),
         }
     }
 
     /// Goes on with the request when it has what its decision needs.
-    fn wait<S: LimitedService<Q>, Q: LimitedRequest>(
+    fn go_on<S: LimitedService<Q>, Q: LimitedRequest>(
         &mut self,
         limiter: &mut RateLimit<S>,
         request: Q,
@@ -289,11 +289,12 @@ impl PendingState {
                         refund.cancel();
                     }
                     let next = state.decision.has_places(answer, &limiter.settings.backend);
-                    state.wait(limiter, request, next)
+                    state.go_on(limiter, request, next)
                 };
                 limiter.when_answered(answer, self, request, next)
             }
             Next::Turn(turn) => {
+                // If its client leaves, `turn` is dropped, which passes it on.
                 let clone = limiter.clone();
                 let mut ready = mem::replace(limiter, clone);
                 let mut state = self.take();
@@ -303,7 +304,7 @@ impl PendingState {
                         state.since += waited;
                         let backend = &ready.settings.backend;
                         let next = state.decision.has_waited(waited, backend);
-                        state.wait(&mut ready, request, next)
+                        state.go_on(&mut ready, request, next)
                     }),
                 }
             }

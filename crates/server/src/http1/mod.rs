@@ -288,7 +288,8 @@ where
     }
 
     /// Notices that a client has left while it waits for its response. What it sends meanwhile is
-    /// kept for later; as long as there is any, nothing more is read.
+    /// kept for later; as long as there is any, nothing more is read, so a client that has sent its next
+    /// request is not noticed to leave.
     fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<Handoff> {
         while self.input.is_empty() {
             match ready!(self.io.poll_read_some(cx)) {

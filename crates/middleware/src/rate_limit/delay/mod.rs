@@ -141,6 +141,8 @@ pub(super) struct DelayedRequest {
 
 /// The units that a request has taken before its turn.
 pub(super) struct TakenUnits {
+    /// From buckets of GCRA, which lend. In a dry run, or with `spend_only`, nothing was lent: such a
+    /// turn has come.
     pub(super) lent: SmallVec<[LentUnits; 2]>,
     /// From limits that lend nothing.
     pub(super) others: OwedBatch,
@@ -245,8 +247,9 @@ impl DelayedRequest {
         }
     }
 
-    /// The client has left. A turn that has come is lost, as nobody can have it any more; another goes
-    /// to the request behind, and what is left over in the end goes back.
+    /// The client has left. Its turn goes to the request behind, whose own goes to the next, and what
+    /// is left over in the end goes back. A turn that has come is not passed on, or several could
+    /// pass at once: its units go back only if nothing is lent behind it.
     fn give_up(&mut self) {
         let now = self.backend.now();
         let mut queues = self.permit.0.queues.lock();

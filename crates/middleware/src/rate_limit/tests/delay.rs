@@ -85,6 +85,24 @@ async fn no_request_gets_its_turn_before_its_units_are_back_or_waits_longer_than
     }
 }
 
+/// What the access log shows of a client that leaves: it asks when it drops the request.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_before_its_turn_was_never_decided_about_and_one_that_leaves_after_it_was()
+ {
+    let layer = delayed(vec![limit_of("L", ten_a_second())], MANY);
+    send(&layer).await;
+    let mut service = layer.layer(service_fn(async |_: Request<Metered<Full<Bytes>>>| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+    }));
+    let mut request = Box::pin(service.call(Request::new(Full::from(""))));
+    assert!(request.as_mut().now_or_never().is_none());
+    assert_eq!(request.verdict(), None);
+    sleep(Duration::from_millis(101)).await;
+    assert!(request.as_mut().now_or_never().is_none());
+    let decided = request.verdict().map(|verdict| verdict.disposition);
+    assert_eq!(decided, Some(Disposition::Delayed));
+}
+
 /// What could be lent was shown as if it were left.
 #[tokio::test(start_paused = true)]
 async fn a_response_never_shows_more_left_than_a_full_bucket_holds() {
