@@ -576,6 +576,7 @@ routes:
       burst 5, count 5, period 1h, cost 5 until the response says it
       one unit comes back every 12m; an empty bucket is full after 1h
       the cost is said by the response's x-used, or else the request's x-cost, or else each 1KiB of the body, or else 3
+      denies this request even while its bucket is full, with 429 Too Many Requests
 
     limit Failed: applies
       is counted per address/64
@@ -585,6 +586,7 @@ routes:
       the cost is said by each 1KiB of the body, or else 1
       check only: denies without room, and takes nothing
       is enforced on 90%, this subject included
+      denies this request even while its bucket is full, with 429 Too Many Requests
 
     limit Failed: applies
       is counted per address/64

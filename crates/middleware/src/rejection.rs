@@ -50,7 +50,7 @@ impl Rejection {
     /// Where no wait would help, 403 takes their place: it asks a client not to repeat the request
     /// (RFC 9110, section 15.5.4), and no client that retries takes it for a reason to. Several
     /// retry 413.
-    pub(super) fn status_after(&self, retry_in: Nanos) -> StatusCode {
+    pub fn status_after(&self, retry_in: Nanos) -> StatusCode {
         let asks_again = matches!(
             self.status,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE

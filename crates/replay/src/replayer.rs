@@ -235,15 +235,19 @@ impl<'r> Replayer<'r> {
             now: past.at,
         };
         let limits = &mut self.tally.limits;
-        let progress = self.simulation.arrive(route, &attributes, |decision| {
-            count(
-                self.rules,
-                &self.hasher,
-                limits,
-                &decision,
-                (after, past.at),
-            );
-        });
+        // No log says how long a body was.
+        let body_bytes = || Some(0);
+        let progress = self
+            .simulation
+            .arrive(route, &attributes, body_bytes, |decision| {
+                count(
+                    self.rules,
+                    &self.hasher,
+                    limits,
+                    &decision,
+                    (after, past.at),
+                );
+            });
         match progress {
             Progress::Decided(simulated) => self.decided(simulated, after),
             Progress::Waits(waiting) => {

@@ -14,34 +14,32 @@ pub(super) fn has_lists_or_bans(settings: &Settings) -> bool {
     !settings.access.lists.is_empty() || !settings.access.bans.is_empty()
 }
 
-/// Writes which list the client is on. Returns whether it is on one, since then nothing else
-/// matters.
+/// Writes which list the client is on. Then nothing else matters.
 pub(super) fn write_list(
     out: &mut String,
     settings: &Settings,
     client: IpAddr,
     account: Option<&Account>,
-) -> Result<bool, fmt::Error> {
+) -> fmt::Result {
     let access = &settings.access;
     match access
         .lists
         .access(client, account.map(|account| account.id))
     {
-        Access::Unlisted => return Ok(false),
+        Access::Unlisted => Ok(()),
         Access::Allowed(listed) => {
             writeln!(out, "\nallow: {}", entry(listed))?;
             writeln!(
                 out,
                 "  so no limit counts it, and no ban or block list holds it"
-            )?;
+            )
         }
         Access::Blocked(listed) => {
             writeln!(out, "\nblock: {}", entry(listed))?;
             write!(out, "  the blocked get ")?;
-            write_treatment(out, settings, &access.blocked)?;
+            write_treatment(out, settings, &access.blocked)
         }
     }
-    Ok(true)
 }
 
 fn entry(listed: ListEntry) -> String {

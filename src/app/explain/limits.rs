@@ -8,12 +8,15 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use weir_config::{Route, Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Mode, Quota, Transaction};
+use weir_middleware::OnDenied;
 use weir_rules::{
     Admission, Cost, Enforcement, Estimate, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost,
     Override, OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
 };
+use weir_telemetry::Disposition;
 use weir_yaml::{ByteSize, HumanDuration};
 
+use super::decision::FirstDecision;
 use crate::app::startup_log::describe_quota;
 
 pub(super) fn write_limits(
@@ -21,6 +24,7 @@ pub(super) fn write_limits(
     settings: &Settings,
     route: &Route,
     facts: &RequestAttributes<'_>,
+    decision: &FirstDecision,
 ) -> fmt::Result {
     let body_bytes = || body_bytes(facts.headers);
     if (route.policy).exempts(facts.method, facts.headers, body_bytes) {
@@ -34,10 +38,37 @@ pub(super) fn write_limits(
     if let Some(caveat) = caveat {
         writeln!(out, "\n{caveat}")?;
     }
-    for (usage, found) in route.policy.matches(facts, body_bytes) {
+    let limits = route.policy.matches(facts, body_bytes);
+    for (index, (usage, found)) in limits.enumerate() {
         write_limit(out, settings, route, (usage, &found), facts)?;
+        write_hopeless(out, route, (decision.of_limit(index), decision))?;
     }
     Ok(())
+}
+
+/// Writes that a limit denies the request although nobody has taken anything, as one does that a
+/// request costs more than its bucket ever holds.
+fn write_hopeless(
+    out: &mut String,
+    route: &Route,
+    (disposition, decision): (Option<Disposition>, &FirstDecision),
+) -> fmt::Result {
+    let denies = match disposition {
+        Some(Disposition::Denied) => "denies",
+        Some(Disposition::WouldDeny) => "would deny",
+        _ => return Ok(()),
+    };
+    write!(out, "  {denies} this request even while its bucket is full")?;
+    match &route.policy.on_denied {
+        OnDenied::Reject(rejection) if disposition == Some(Disposition::Denied) => {
+            writeln!(
+                out,
+                ", with {}",
+                rejection.status_after(decision.told_wait())
+            )
+        }
+        _ => writeln!(out),
+    }
 }
 
 pub(super) fn write_limit(

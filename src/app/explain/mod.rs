@@ -1,10 +1,11 @@
 //! `weir explain`: what would become of a request, and why.
 //!
-//! It uses the same rules as the gateway's layers, but no store: it says which buckets a request
-//! takes from, not what is in them.
+//! It uses the same rules as the gateway's layers, and takes requests through the same stages of a
+//! decision, but without the store: it says which buckets a request takes from, not what is in them.
 
 mod action;
 mod bans;
+mod decision;
 mod descriptor;
 mod limits;
 mod shedding;
@@ -29,6 +30,7 @@ use weir_rules::{
 };
 use weir_yaml::{Diagnostics, HumanDuration};
 
+use self::decision::FirstDecision;
 pub use self::descriptor::{Descriptor, explain_descriptor, parse_entry};
 pub(super) use self::shedding::Load;
 use super::overrides;
@@ -191,9 +193,6 @@ fn write(
     }
     let client = write_client(out, settings, request.peer, &request.headers)?;
     let account = write_account(out, settings, &request.headers)?;
-    if bans::write_list(out, settings, client.address, account.as_ref())? {
-        return Ok(());
-    }
     let no_captures = Captures::default();
     let facts = RequestAttributes {
         method: &request.method,
@@ -205,8 +204,13 @@ fn write(
         captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
         now: SystemClock.now(),
     };
+    let body_bytes = || limits::body_bytes(&request.headers);
+    let decision = FirstDecision::new(settings, route, &facts, body_bytes);
+    if decision.verdict.listed.is_some() {
+        return bans::write_list(out, settings, client.address, account.as_ref());
+    }
     if let Some(route) = route {
-        limits::write_limits(out, settings, route, &facts)?;
+        limits::write_limits(out, settings, route, &facts, &decision)?;
     }
     bans::write_bans(out, settings, &facts)?;
     let Some(route) = route else { return Ok(()) };

@@ -4,7 +4,8 @@
 //!
 //! Nothing here waits, or knows the request itself. A stage returns what comes [`Next`]. `pipeline`
 //! goes through the stages with requests that arrive, as the store replies; `simulation` with
-//! requests of the past, at once; and `descriptors` with those of a call of Envoy's.
+//! requests of the past, and with those to explain, at once; and `descriptors` with those of a call
+//! of Envoy's.
 
 use std::mem;
 use std::sync::Arc;

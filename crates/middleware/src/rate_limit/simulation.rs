@@ -1,6 +1,6 @@
 //! Decides about requests of the past as the layer decides about those that arrive: by the same
-//! steps, at a time that the caller says. Nothing is forwarded, and nobody waits. `weir replay` is
-//! made of it.
+//! steps, at a time that the caller says. Nothing is forwarded, and nobody waits. `weir replay` and
+//! `weir explain` are made of it.
 //!
 //! A request that is let through is [answered](Simulation::answer) when the caller says so, and
 //! over when the caller drops it, so that what is charged by responses and what is in flight count
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Empty;
-use weir_limit::time::{ManualClock, Timestamp};
+use weir_limit::time::{ManualClock, Nanos, Timestamp};
 use weir_limit::{BucketKey, Quota};
 use weir_rules::{Access, RequestAttributes};
 use weir_store::{Memory, StoreError, StoreFuture};
@@ -63,6 +63,8 @@ pub struct LimitDecision<'d> {
     pub cost: NonZeroU64,
     /// Allowed, denied, or would deny; none where another's denial answered for it.
     pub disposition: Option<Disposition>,
+    /// When such a request fits; zero if it does now, and [`Nanos::NEVER`] if it never will.
+    pub retry_in: Nanos,
 }
 
 /// A request that waits for its turn.
@@ -94,13 +96,14 @@ impl Simulation {
         &self.store
     }
 
-    /// Decides about a request without a body that takes this route, one without limits where none
-    /// matched. It arrives at its attributes' time. Passes on what each limit that was asked
-    /// decided.
+    /// Decides about a request that takes this route, one without limits where none matched, and
+    /// has a body of so many bytes. It arrives at its attributes' time. Passes on what each limit
+    /// that was asked decided.
     pub fn arrive(
         &self,
         route: &Arc<RouteState>,
         attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
         tell: impl FnMut(LimitDecision<'_>),
     ) -> Progress {
         self.clock.set(attributes.now);
@@ -123,7 +126,7 @@ impl Simulation {
         }
         let backend = &self.backend;
         let mut decision = PendingDecision::new(route, attributes.now);
-        if !decision.plan(attributes, || Some(0), (access, backend), false) {
+        if !decision.plan(attributes, body_bytes, (access, backend), false) {
             return decided(Verdict::new(Disposition::Unlimited));
         }
         let answer = at_once(decision.ask(backend));
@@ -261,6 +264,7 @@ fn tell_decisions(decision: &PendingDecision, mut tell: impl FnMut(LimitDecision
             quota: queried.quota,
             cost,
             disposition: decision.map(|decision| meaning(queried.role, &decision)),
+            retry_in: decision.map_or(Nanos::ZERO, |decision| decision.retry_in),
         });
     }
 }
