@@ -271,11 +271,7 @@ fn explain_shows_what_a_request_lacks() {
     account: none
       asked for: header x-api-key, cookie session
 
-    limit RequestsPerAddress: applies
-      is counted per address/64
-      bucket RequestsPerAddress:203.0.113.9
-      burst 20, count 100, period 1m, cost 1
-      one unit comes back every 600ms; an empty bucket is full after 12s
+    limit RequestsPerAddress: is not asked, as InvitesPerAccount denies
 
     limit InvitesPerAccount: denies, as the request has no account
 

@@ -41,6 +41,7 @@ mod envoy;
 mod envoy_ratelimit;
 mod events;
 mod example;
+mod explain;
 mod failures;
 mod fleet;
 mod forwarding;

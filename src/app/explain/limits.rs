@@ -38,12 +38,27 @@ pub(super) fn write_limits(
     if let Some(caveat) = caveat {
         writeln!(out, "\n{caveat}")?;
     }
-    let limits = route.policy.matches(facts, body_bytes);
-    for (index, (usage, found)) in limits.enumerate() {
-        write_limit(out, settings, route, (usage, &found), facts)?;
-        write_hopeless(out, route, (decision.of_limit(index), decision))?;
+    let limits: Vec<_> = route.policy.matches(facts, body_bytes).collect();
+    let mut denying = limits.iter().filter(|(_, found)| is_denial(found));
+    let denying = denying.next().map(|(usage, _)| usage.limit.name());
+    for (index, (usage, found)) in limits.iter().enumerate() {
+        match (found, denying) {
+            (LimitMatch::Counted { .. }, Some(denying)) => {
+                let name = usage.limit.name();
+                writeln!(out, "\nlimit {name}: is not asked, as {denying} denies")?;
+            }
+            _ => {
+                write_limit(out, settings, route, (usage, found), facts)?;
+                write_hopeless(out, route, (decision.of_limit(index), decision))?;
+            }
+        }
     }
     Ok(())
+}
+
+/// Whether it denies by itself, so that no bucket is asked.
+fn is_denial(found: &LimitMatch<'_>) -> bool {
+    matches!(found, LimitMatch::Missing { acts: true, .. })
 }
 
 /// Writes that a limit denies the request although nobody has taken anything, as one does that a
