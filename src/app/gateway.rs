@@ -26,6 +26,7 @@ use super::shared_list::{ListChanges, ListKeeper, ListTarget};
 use super::stack::SharedState;
 use super::stacks::Stacks;
 use super::stores::{SharedStores, Stores, WorkerStores};
+use super::upstreams::ActiveUpstream;
 
 /// Interval of sweeps of a part of the memory store.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -84,7 +85,7 @@ impl Gateway {
         let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
         let (publish, snapshots) = watch::channel(Arc::new(snapshot));
         let sampled = snapshots.clone();
-        metrics.upstreams(move || sampled.borrow().upstream_samples());
+        ActiveUpstream::show(&metrics, move || sampled.borrow().upstreams().to_vec());
         // So that standing bans hold from the first request on.
         let first = standing_bans.first().await;
         shared_bans.standing.put_in_force(&first);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_config::Settings;
 use weir_middleware::{ConcurrencyLimiter, RouteState, Shedding};
 use weir_proxy::{UpstreamState, start_health_checks};
-use weir_telemetry::UpstreamSample;
+use weir_telemetry::{ConcurrencySample, Metrics, UpstreamSample};
 
 /// An upstream as all workers share it.
 #[derive(Clone)]
@@ -65,9 +65,26 @@ impl ActiveUpstream {
 
     /// Its state at a scrape.
     pub(super) fn sample(&self) -> UpstreamSample {
-        UpstreamSample {
-            concurrency: self.limiter.as_ref().map(ConcurrencyLimiter::sample),
-            ..self.state.sample()
-        }
+        self.state.sample()
+    }
+
+    /// The state of the limit on its requests in flight, if there is one.
+    pub(super) fn limit_sample(&self) -> Option<ConcurrencySample> {
+        self.limiter.as_ref().map(ConcurrencyLimiter::sample)
+    }
+
+    /// Shows, at every scrape, what is known of the upstreams of then.
+    pub(super) fn show<U>(metrics: &Metrics, upstreams: U)
+    where
+        U: Fn() -> Vec<Self> + Clone + Send + Sync + 'static,
+    {
+        let all = upstreams.clone();
+        metrics.upstreams(move || all().iter().map(Self::sample).collect());
+        let limited = |active: &Self| Some((active.name(), active.limit_sample()?));
+        metrics.limited_upstreams(move || upstreams().iter().filter_map(limited).collect());
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.upstream.settings.name.as_str().into()
     }
 }

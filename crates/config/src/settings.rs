@@ -176,6 +176,24 @@ pub struct Route {
     pub description: String,
 }
 
+impl Route {
+    /// A route that has nothing but limits, with the description of what it matches.
+    pub(crate) fn plain(matcher: RouteMatcher, policy: RoutePolicy, description: &str) -> Self {
+        Self {
+            matcher,
+            policy,
+            upstream: None,
+            priority: Priority::default(),
+            bounds: RequestBounds::default(),
+            action: RouteAction::default(),
+            response_steps: ResponseSteps::default(),
+            timeouts: Timeouts::default(),
+            request_buffering: None,
+            description: description.to_owned(),
+        }
+    }
+}
+
 /// What Envoy's rate limit service decides.
 #[derive(Clone, Debug)]
 pub struct EnvoyService {

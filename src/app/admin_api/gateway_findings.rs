@@ -273,7 +273,6 @@ mod tests {
             name: "app".into(),
             servers,
             retries: 0,
-            concurrency: None,
         };
         upstream(&sample).map(|finding| finding.text)
     }

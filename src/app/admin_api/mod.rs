@@ -272,7 +272,7 @@ impl Api {
             }
             Endpoint::Explain => {
                 let workers = self.features.worker_levels();
-                let load = Load::new(snapshot.upstream_samples(), workers);
+                let load = Load::new(snapshot.upstreams(), workers);
                 json(&explain::response(settings, &load, body).await?)
             }
             // A stream is not an answer in JSON.

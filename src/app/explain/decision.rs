@@ -173,8 +173,7 @@ AtOnce: {per: address, in_flight: 2}
         }
 
         fn explained(&self, request: &Request, workers: Vec<ShedLevel>) -> String {
-            let samples = self.upstreams.iter().map(ActiveUpstream::sample);
-            let load = Load::new(samples.collect(), workers);
+            let load = Load::new(&self.upstreams, workers);
             explain_in_force(&self.settings, request, &load)
         }
     }

@@ -7,8 +7,10 @@ use weir_config::{Route, Settings};
 use weir_limit::{ConcurrencyBounds, Priority, ShedLevel};
 use weir_middleware::{ClientIdentity, ConcurrencySettings};
 use weir_rules::{Access, Enforcement};
-use weir_telemetry::{ConcurrencySample, UpstreamSample};
+use weir_telemetry::ConcurrencySample;
 use weir_yaml::HumanDuration;
+
+use crate::app::upstreams::ActiveUpstream;
 
 /// How much a running gateway has to do.
 pub(in crate::app) struct Load {
@@ -20,10 +22,10 @@ pub(in crate::app) struct Load {
 
 impl Load {
     /// The load of these upstreams, which are in the order of the settings, and of the workers.
-    pub(in crate::app) fn new(upstreams: Vec<UpstreamSample>, workers: Vec<ShedLevel>) -> Self {
-        let upstreams = upstreams.into_iter();
+    pub(in crate::app) fn new(upstreams: &[ActiveUpstream], workers: Vec<ShedLevel>) -> Self {
+        let upstreams = upstreams.iter();
         Self {
-            upstreams: upstreams.map(|sample| sample.concurrency).collect(),
+            upstreams: upstreams.map(ActiveUpstream::limit_sample).collect(),
             workers,
         }
     }

@@ -56,7 +56,7 @@ fn words(first_column: &str) -> BTreeSet<String> {
 const KEY_SET: &str = "https://id.example.com/keys";
 const SRV_NAME: &str = "_http._tcp.app.example.com";
 
-fn upstream(available: bool, shed: u64) -> UpstreamSample {
+fn upstream(available: bool) -> UpstreamSample {
     let server = UpstreamServerSample {
         name: "10.0.0.5:3000".into(),
         in_flight: 1,
@@ -68,15 +68,20 @@ fn upstream(available: bool, shed: u64) -> UpstreamSample {
         name: "app".into(),
         servers: vec![server],
         retries: 3,
-        concurrency: Some(ConcurrencySample {
-            shed: vec![ShedSample {
-                priority: "low",
-                shed,
-                would_deny: 0,
-            }],
-            ..ConcurrencySample::default()
-        }),
     }
+}
+
+/// The limit on an upstream's requests in flight.
+fn limited(shed: u64) -> (Arc<str>, ConcurrencySample) {
+    let sample = ConcurrencySample {
+        shed: vec![ShedSample {
+            priority: "low",
+            shed,
+            would_deny: 0,
+        }],
+        ..ConcurrencySample::default()
+    };
+    ("app".into(), sample)
 }
 
 /// A type, and labels, separated by commas.
@@ -107,7 +112,8 @@ fn exposed() -> BTreeMap<String, Described> {
     AcmeMetrics::new(&metrics, "example.com").ordered(true);
     JwksMetrics::new(&metrics, KEY_SET).fetched(0);
     SrvMetrics::new(&metrics).looked_up(SRV_NAME, true);
-    metrics.upstreams(|| vec![upstream(true, 4)]);
+    metrics.upstreams(|| vec![upstream(true)]);
+    metrics.limited_upstreams(|| vec![limited(4)]);
     metrics.overload().worker_delay(0, Some(0.0));
     metrics.overload().of_priority("low").count(true);
     events::reloaded(
@@ -252,8 +258,9 @@ impl Calm {
         metrics.overload().of_priority("low");
         metrics.upstreams(move || {
             let is_reached = reached.load(Ordering::Relaxed);
-            vec![upstream(is_reached, by_upstream.load(Ordering::Relaxed))]
+            vec![upstream(is_reached)]
         });
+        metrics.limited_upstreams(move || vec![limited(by_upstream.load(Ordering::Relaxed))]);
         Self {
             metrics,
             up: AtomicBool::new(true),

@@ -139,7 +139,6 @@ impl UpstreamState {
             name: Arc::clone(&self.name),
             servers: self.servers.iter().map(server).collect(),
             retries: self.counts.retried.load(Relaxed),
-            concurrency: None,
         }
     }
 

@@ -33,13 +33,13 @@ pub use self::handles::{
 pub(crate) use self::latency::Latency;
 pub use self::latency::LatencyCounts;
 pub use self::openmetrics::PageFormat;
-pub use self::overload::{OverloadMetrics, OverloadShed};
+pub use self::overload::{ConcurrencySample, OverloadMetrics, OverloadShed, ShedSample};
 pub use self::page::{Family, Name};
 use self::page::{Page, SampleKind};
 use self::recent::Remembered;
 pub use self::recent::RouteErrors;
 pub use self::refusals::{RefusalMetrics, Refusals};
-pub use self::upstreams::{ConcurrencySample, ShedSample, UpstreamSample, UpstreamServerSample};
+pub use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::striped::Counter;
 use super::tail::Tail;
 use super::top_subjects::{Period, SubjectActivity, TopSubjects};

@@ -1,13 +1,15 @@
-//! Metrics of workers that have more to do than their CPU can handle. They are on the page where
-//! requests are shed for that, and from then on.
+//! Metrics of requests that are shed: for the sake of workers that have more to do than their CPU can
+//! handle, and of upstreams whose requests in flight are limited. Those of workers are on the page
+//! where requests are shed for that, and from then on.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::Metrics;
-use super::page::{Family, Name, Page};
+use super::page::{Family, Name, Page, SampleKind};
 
 /// The counts of overloaded workers.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +26,30 @@ pub struct OverloadShed {
     shed: Counter,
     would_deny: Counter,
     total: Counter,
+}
+
+/// The state of the limit on an upstream's requests in flight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConcurrencySample {
+    /// How many requests may be in flight.
+    pub limit: u32,
+    /// Slots that are taken.
+    pub taken: u32,
+    /// Requests that wait for a slot.
+    pub waiting: usize,
+    /// The requests that were shed, by priority, the least first.
+    pub shed: Vec<ShedSample>,
+}
+
+/// The requests of a priority that were shed until now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShedSample {
+    /// The priority.
+    pub priority: &'static str,
+    /// Requests that were shed.
+    pub shed: u64,
+    /// Requests that would have been shed without a dry run.
+    pub would_deny: u64,
 }
 
 impl OverloadMetrics {
@@ -88,5 +114,67 @@ impl Metrics {
     /// The metrics of workers that have more to do than their CPU can handle.
     pub fn overload(&self) -> &OverloadMetrics {
         &self.overload
+    }
+
+    /// Shows, at every scrape, the limits on requests in flight of the upstreams that have one, by
+    /// their names.
+    pub fn limited_upstreams<U>(&self, upstreams: U)
+    where
+        U: Fn() -> Vec<(Arc<str>, ConcurrencySample)> + Clone + Send + Sync + 'static,
+    {
+        let limits = |name, number: fn(&ConcurrencySample) -> u64| {
+            let upstreams = upstreams.clone();
+            self.page
+                .family_on_collect(name, SampleKind::Gauge, move || {
+                    let limited = upstreams().into_iter();
+                    limited
+                        .map(|(name, sample)| (vec![("upstream", name)], number(&sample)))
+                        .collect()
+                });
+        };
+        limits(
+            Name::new(
+                "weir_upstream_concurrency_limit",
+                "How many requests may be in flight to an upstream, where that is limited",
+            ),
+            |sample| u64::from(sample.limit),
+        );
+        limits(
+            Name::new(
+                "weir_upstream_slots_taken",
+                "Requests in flight that the limit of an upstream counts: until their responses begin",
+            ),
+            |sample| u64::from(sample.taken),
+        );
+        limits(
+            Name::new(
+                "weir_upstream_slots_waiting",
+                "Requests that wait for a slot of an upstream",
+            ),
+            |sample| sample.waiting as u64,
+        );
+        let shed = Name::new(
+            "weir_shed_requests",
+            "Requests that were shed as their upstream can handle no more, by upstream, priority \
+             and decision",
+        );
+        self.page
+            .family_on_collect(shed, SampleKind::Counter, move || {
+                let samples = upstreams().into_iter().flat_map(|(name, sample)| {
+                    sample.shed.into_iter().flat_map(move |of| {
+                        [("shed", of.shed), ("would_deny", of.would_deny)].map(
+                            |(decision, count)| {
+                                let labels = vec![
+                                    ("upstream", Arc::clone(&name)),
+                                    ("priority", of.priority.into()),
+                                    ("decision", decision.into()),
+                                ];
+                                (labels, count)
+                            },
+                        )
+                    })
+                });
+                samples.collect()
+            });
     }
 }

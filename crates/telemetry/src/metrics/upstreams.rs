@@ -14,32 +14,6 @@ pub struct UpstreamSample {
     pub servers: Vec<UpstreamServerSample>,
     /// Requests that were sent again.
     pub retries: u64,
-    /// The limit on its requests in flight, if there is one.
-    pub concurrency: Option<ConcurrencySample>,
-}
-
-/// The state of the limit on an upstream's requests in flight.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConcurrencySample {
-    /// How many requests may be in flight.
-    pub limit: u32,
-    /// Slots that are taken.
-    pub taken: u32,
-    /// Requests that wait for a slot.
-    pub waiting: usize,
-    /// The requests that were shed, by priority, the least first.
-    pub shed: Vec<ShedSample>,
-}
-
-/// The requests of a priority that were shed until now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShedSample {
-    /// The priority.
-    pub priority: &'static str,
-    /// Requests that were shed.
-    pub shed: u64,
-    /// Requests that would have been shed without a dry run.
-    pub would_deny: u64,
 }
 
 /// The state of a server of an upstream at a scrape.
@@ -103,63 +77,6 @@ impl Metrics {
             SampleKind::Counter,
             |server| server.ejections,
         );
-        let limits = |name, number: fn(&ConcurrencySample) -> u64| {
-            let upstreams = upstreams.clone();
-            self.page
-                .family_on_collect(name, SampleKind::Gauge, move || {
-                    let limited = upstreams().into_iter().filter_map(|upstream| {
-                        let number = number(&upstream.concurrency?);
-                        Some((vec![("upstream", upstream.name)], number))
-                    });
-                    limited.collect()
-                });
-        };
-        limits(
-            Name::new(
-                "weir_upstream_concurrency_limit",
-                "How many requests may be in flight to an upstream, where that is limited",
-            ),
-            |sample| u64::from(sample.limit),
-        );
-        limits(
-            Name::new(
-                "weir_upstream_slots_taken",
-                "Requests in flight that the limit of an upstream counts: until their responses begin",
-            ),
-            |sample| u64::from(sample.taken),
-        );
-        limits(
-            Name::new(
-                "weir_upstream_slots_waiting",
-                "Requests that wait for a slot of an upstream",
-            ),
-            |sample| sample.waiting as u64,
-        );
-        let limited = upstreams.clone();
-        let shed = Name::new(
-            "weir_shed_requests",
-            "Requests that were shed as their upstream can handle no more, by upstream, priority \
-             and decision",
-        );
-        self.page
-            .family_on_collect(shed, SampleKind::Counter, move || {
-                let samples = limited().into_iter().flat_map(|upstream| {
-                    let (name, sample) = (upstream.name, upstream.concurrency.unwrap_or_default());
-                    sample.shed.into_iter().flat_map(move |of| {
-                        [("shed", of.shed), ("would_deny", of.would_deny)].map(
-                            |(decision, count)| {
-                                let labels = vec![
-                                    ("upstream", Arc::clone(&name)),
-                                    ("priority", of.priority.into()),
-                                    ("decision", decision.into()),
-                                ];
-                                (labels, count)
-                            },
-                        )
-                    })
-                });
-                samples.collect()
-            });
         self.page.family_on_collect(
             Name::new(
                 "weir_upstream_retries",

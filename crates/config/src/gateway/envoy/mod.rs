@@ -5,11 +5,8 @@ pub(super) mod keys;
 use std::sync::Arc;
 
 use weir_envoy::SHOULD_RATE_LIMIT;
-use weir_limit::{Algorithm, Priority};
-use weir_middleware::{
-    Domains, HeaderForms, RequestBounds, ResponseSteps, RouteAction, RoutePolicy,
-};
-use weir_proxy::Timeouts;
+use weir_limit::Algorithm;
+use weir_middleware::{Domains, HeaderForms, RequestBounds, RoutePolicy};
 use weir_rules::{
     Cost, DescriptorRule, DescriptorRules, KeySource, LimitUse, PathPattern, RouteMatcher,
 };
@@ -105,32 +102,26 @@ fn refuse_its_name(cx: &mut Lowering<'_>, gateway: &Gateway, routes: &[LoweredRo
 
 /// The route of calls, so that they are logged and counted as requests are.
 fn route(path: PathPattern, limits: Vec<LimitUse>, header_forms: HeaderForms) -> Route {
+    let matcher = RouteMatcher {
+        host: None,
+        path,
+        path_regex: None,
+        methods: Vec::new(),
+        headers: Vec::new(),
+        query: Vec::new(),
+        preflights: false,
+    };
+    let policy = RoutePolicy {
+        name: ROUTE.into(),
+        limits,
+        header_forms,
+        ..RoutePolicy::default()
+    };
     Route {
-        matcher: RouteMatcher {
-            host: None,
-            path,
-            path_regex: None,
-            methods: Vec::new(),
-            headers: Vec::new(),
-            query: Vec::new(),
-            preflights: false,
-        },
-        policy: RoutePolicy {
-            name: ROUTE.into(),
-            limits,
-            header_forms,
-            ..RoutePolicy::default()
-        },
-        upstream: None,
-        priority: Priority::default(),
         bounds: RequestBounds {
             max_body_bytes: Some(MAX_CALL_BYTES),
         },
-        action: RouteAction::default(),
-        response_steps: ResponseSteps::default(),
-        timeouts: Timeouts::default(),
-        request_buffering: None,
-        description: SHOULD_RATE_LIMIT.to_owned(),
+        ..Route::plain(matcher, policy, SHOULD_RATE_LIMIT)
     }
 }
 
