@@ -29,7 +29,7 @@
 
 pub use weir_limit::{
     Algorithm, Alignment, Batch, BucketClass, BucketKey, BucketKeys, Calendar, CalendarUnit, Claim,
-    Claims, Decision, FixedWindow, LogView, MAX_DELAY, MAX_LOG_ENTRIES, MAX_LOG_UNITS,
+    Claims, Decision, FixedWindow, Kept, LogView, MAX_DELAY, MAX_LOG_ENTRIES, MAX_LOG_UNITS,
     MAX_UNCHECKED_LOG_ENTRIES, Mode, Prefetch, Quota, QuotaError, Rate, Strictness, SubWindow,
     SubWindows, Transaction, UnitLog, UnknownTimeZone, Usage, Window,
 };

@@ -31,6 +31,38 @@ pub enum BucketClass {
     Ban,
 }
 
+/// How long a store that has to evict something keeps a bucket that owes something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The longer, the more of its units are spent.
+    BySpending,
+    /// Like one that denies, whatever it owes.
+    WhileOwing,
+    /// Longer than all others, as nothing would deny in its place.
+    Last,
+}
+
+impl BucketClass {
+    /// Whether the bucket stands for a term that was set, rather than for units that were spent. It
+    /// denies until the term is over, and what is asked behind it decides nothing then. Only its own
+    /// check changes it, and a term is cut to the longest that there is now.
+    #[inline]
+    pub const fn is_term(self) -> bool {
+        matches!(self, Self::Ban)
+    }
+
+    /// How long it is kept.
+    #[inline]
+    pub const fn kept(self) -> Kept {
+        match self {
+            Self::Ban => Kept::Last,
+            // Evicting one shortens the next ban.
+            Self::Offences => Kept::WhileOwing,
+            Self::Limit | Self::Strikes => Kept::BySpending,
+        }
+    }
+}
+
 impl BucketKey {
     /// The purpose of the bucket.
     pub fn class(&self) -> BucketClass {

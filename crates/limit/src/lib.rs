@@ -21,7 +21,7 @@ mod transaction;
 mod waits;
 mod window;
 
-pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
+pub use bucket_key::{BucketClass, BucketKey, BucketKeys, Kept};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use concurrency::{
     AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, SlotRequest, Slots, WaiterId,

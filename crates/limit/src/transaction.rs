@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use smallvec::SmallVec;
 
 use crate::time::Nanos;
-use crate::{Algorithm, BucketClass, BucketKey, Quota};
+use crate::{Algorithm, BucketKey, Quota};
 
 /// The transactions of one request. They take from all their buckets or from none.
 pub type Batch = SmallVec<[Transaction; 3]>;
@@ -99,12 +99,12 @@ impl Transaction {
     }
 
     /// Whether a debt was made by another definition of the limit, so that another level may count
-    /// for this one. What is left of a ban is cut instead.
+    /// for this one. What is left of a term is cut instead.
     pub fn has_foreign_level(&self, debt: Nanos) -> bool {
-        self.quota.is_foreign(debt) && self.key.class() != BucketClass::Ban
+        self.quota.is_foreign(debt) && !self.key.class().is_term()
     }
 
-    /// What counts of a ban that is longer than the longest one is now.
+    /// What counts of a term that is longer than the longest one is now.
     pub fn cut(&self, debt: Nanos) -> Option<Nanos> {
         match self.quota.is_foreign(debt) {
             true => self.cut_foreign(),
@@ -114,14 +114,14 @@ impl Transaction {
 
     #[cold]
     fn cut_foreign(&self) -> Option<Nanos> {
-        (self.key.class() == BucketClass::Ban).then(|| self.quota.tolerance())
+        let is_term = self.key.class().is_term();
+        is_term.then(|| self.quota.tolerance())
     }
 
     /// Whether it cuts a debt that its quota cannot have caused. Who only reads changes nothing,
-    /// except for the check of a ban: nothing else touches the bucket of a ban that holds.
+    /// except for the check of a term: nothing else touches its bucket while it lasts.
     pub fn cuts_leftovers(&self) -> bool {
-        let checks_ban = || self.key.class() == BucketClass::Ban;
-        self.mode.spends() || self.mode == Mode::CheckOnly && checks_ban()
+        self.mode.spends() || self.mode == Mode::CheckOnly && self.key.class().is_term()
     }
 }
 

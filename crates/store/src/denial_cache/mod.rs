@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Batch, BucketClass, BucketKey, BucketKeys, Decision, Quota, Transaction};
+use weir_limit::{Batch, BucketKey, BucketKeys, Decision, Quota, Transaction};
 use weir_runtime::sync::Mutex;
 use weir_runtime::sync::atomic::{AtomicU32, Ordering};
 
@@ -264,8 +264,8 @@ impl<S> DenialCached<S> {
                 Some(Remembered::Denies(decision)) if transaction.mode.checks() => {
                     is_denied = true;
                     *place = Some(decision);
-                    // What comes behind a ban decides nothing.
-                    if is_known && transaction.key.class() == BucketClass::Ban {
+                    // What comes behind a term decides nothing.
+                    if is_known && transaction.key.class().is_term() {
                         break;
                     }
                 }

@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{BucketClass, Transaction};
+use weir_limit::{Kept, Transaction};
 
 /// How many buckets an eviction samples before it takes the cheapest of them.
 pub(super) const SAMPLE: usize = 16;
@@ -46,7 +46,8 @@ enum CostClass {
     Drained(Reverse<Timestamp>),
     /// The bucket has denied, and does still.
     Denial,
-    Ban,
+    /// The bucket is kept longer than all others.
+    Last,
 }
 
 impl Headroom {
@@ -55,19 +56,18 @@ impl Headroom {
     const DENIES: u16 = 0x100;
     const SPAN: u16 = 0xff;
 
-    /// No span is so great that this is not left for bans.
-    const BAN: Self = Self(Self::DENIES | Self::SPAN);
+    /// No span is so great that this is not left for what goes last.
+    const LAST: Self = Self(Self::DENIES | Self::SPAN);
 
     /// Any debt denies.
     const NONE: Self = Self(Self::DENIES);
 
     /// Beside a transaction that was allowed.
     pub(super) fn after_allowing(transaction: &Transaction) -> Self {
-        match transaction.key.class() {
-            BucketClass::Ban => Self::BAN,
-            // Evicting one shortens the next ban.
-            BucketClass::Offences => Self::NONE,
-            BucketClass::Limit | BucketClass::Strikes => {
+        match transaction.key.class().kept() {
+            Kept::Last => Self::LAST,
+            Kept::WhileOwing => Self::NONE,
+            Kept::BySpending => {
                 let taken = transaction
                     .quota
                     .increment(transaction.cost)
@@ -77,7 +77,7 @@ impl Headroom {
         }
     }
 
-    /// The lesser headroom, once the bucket has denied a transaction. All of a ban's are the same.
+    /// The lesser headroom, once the bucket has denied a transaction. What goes last has the same.
     pub(super) fn denying(self, transaction: &Transaction) -> Self {
         let span = (self.0 & Self::SPAN).min(Self::after_allowing(transaction).0 & Self::SPAN);
         Self(span | Self::DENIES)
@@ -118,7 +118,7 @@ impl Headroom {
         let debt = full_at.since(now).get();
         let class = match self {
             _ if debt == 0 => CostClass::Spent(0),
-            Self::BAN => CostClass::Ban,
+            Self::LAST => CostClass::Last,
             Self(bits) if debt > self.span() => {
                 CostClass::drained(bits & Self::DENIES != 0, full_at)
             }
@@ -308,7 +308,7 @@ mod tests {
             prop_assert!(rounded <= span && span - rounded <= span / 5);
             let headroom = Headroom(Headroom::from_span(Nanos::new(span)).0 | Headroom::DENIES);
             prop_assert_eq!(Headroom::from_bits(headroom.bits()), headroom);
-            prop_assert_ne!(headroom, Headroom::BAN);
+            prop_assert_ne!(headroom, Headroom::LAST);
         }
 
         #[test]
