@@ -67,12 +67,14 @@ pub(super) async fn run(
     let stack = Arc::new(stack);
     let entry = |role: ListenerRole| {
         let (stack, snapshots) = (Arc::clone(&stack), snapshots.clone());
+        let listener = Arc::new(ListenerEntry { stack, role });
         move |connection: &Connection| ConnectionEntry {
-            stack: Arc::clone(&stack),
             peer: peer(connection),
             // That of another proxy is not its client's.
-            certificate: (!role.decides).then(|| certificate(connection)).flatten(),
-            role: role.clone(),
+            certificate: (!listener.role.decides)
+                .then(|| certificate(connection))
+                .flatten(),
+            listener: Arc::clone(&listener),
             ends: snapshots
                 .borrow()
                 .sends_proxy_headers
@@ -202,12 +204,17 @@ impl Upstreams {
     }
 }
 
+/// What the connections of one listener and worker share.
+struct ListenerEntry {
+    stack: Arc<WorkerStack<Proxy>>,
+    role: ListenerRole,
+}
+
 /// The entry of one connection: adds the peer to each request, and passes it to the stack in force.
 struct ConnectionEntry {
-    stack: Arc<WorkerStack<Proxy>>,
+    listener: Arc<ListenerEntry>,
     peer: Peer,
     certificate: Option<Arc<ClientCertificate>>,
-    role: ListenerRole,
     /// If an upstream gets PROXY headers.
     ends: Option<Arc<ConnectionEnds>>,
 }
@@ -226,10 +233,10 @@ impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
         );
         let extensions = request.extensions_mut();
         extensions.insert(context);
-        if let Some(redirect) = &self.role.redirect_to_https {
+        let ListenerEntry { stack, role } = &*self.listener;
+        if let Some(redirect) = &role.redirect_to_https {
             extensions.insert(redirect.clone());
         }
-        let decides = self.role.decides;
-        self.stack.with(|stacks| stacks.call(decides, request))
+        stack.with(|stacks| stacks.call(role.decides, request))
     }
 }

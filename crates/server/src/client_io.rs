@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use weir_runtime::loop_time;
 
@@ -44,7 +44,7 @@ pub(super) const MAX_READ: u64 = 32 * 1024;
 
 /// A client's socket. `G` is held while it is open, whatever the protocol.
 pub(super) struct ClientIo<IO, G> {
-    io: Take<IO>,
+    io: IO,
     /// Bytes that were read ahead; the next reads return them.
     read_ahead: Bytes,
     state: Arc<ConnectionState>,
@@ -93,7 +93,7 @@ impl Closing {
 impl<IO: AsyncRead, G> ClientIo<IO, G> {
     pub(super) fn new(io: IO, state: Arc<ConnectionState>, guard: G) -> Self {
         Self {
-            io: io.take(MAX_READ),
+            io,
             read_ahead: Bytes::new(),
             state,
             scanner: None,
@@ -184,7 +184,7 @@ impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
     pub(super) fn poll_read_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         let mut arrived = [MaybeUninit::uninit(); READ_AHEAD];
         let mut arrived = ReadBuf::uninit(&mut arrived);
-        ready!(Pin::new(self.io.get_mut()).poll_read(cx, &mut arrived))?;
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut arrived))?;
         Poll::Ready(Ok(kept(arrived.filled())))
     }
 
@@ -194,7 +194,7 @@ impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
         loop {
             let mut scrap = ReadBuf::new(&mut scrap);
             // A connection that breaks now has nothing left to lose.
-            let read = ready!(Pin::new(self.io.get_mut()).poll_read(cx, &mut scrap));
+            let read = ready!(Pin::new(&mut self.io).poll_read(cx, &mut scrap));
             if read.is_err() || scrap.filled().is_empty() {
                 return Poll::Ready(());
             }
@@ -211,7 +211,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G> ClientIo<IO, G> {
         {
             // A client that does not take even this is disconnected without it.
             let frame = frames.go_away(error);
-            let _ = Pin::new(self.io.get_mut()).poll_write(cx, &frame);
+            let _ = Pin::new(&mut self.io).poll_write(cx, &frame);
         }
     }
 }
@@ -235,8 +235,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G>
             if self.closing.is_over() {
                 return Poll::Ready(Ok(()));
             }
-            self.io.set_limit(MAX_READ);
-            ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+            let mut some = (&mut self.io).take(MAX_READ);
+            ready!(Pin::new(&mut some).poll_read(cx, buffer))?;
             let arrived = buffer.filled().get(before..).unwrap_or_default();
             if !arrived.is_empty() {
                 self.received(arrived);
@@ -263,7 +263,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(self.io.get_mut()).poll_write(cx, bytes);
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
         self.with_stall_timeout(cx, written)
     }
 
@@ -272,23 +272,23 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         cx: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(self.io.get_mut()).poll_write_vectored(cx, bytes);
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bytes);
         self.with_stall_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.get_ref().is_write_vectored()
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(self.io.get_mut()).poll_flush(cx);
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
         self.with_stall_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Closing::Open = self.closing {
             // TLS sends a close_notify, which a client may not accept either.
-            let shut = Pin::new(self.io.get_mut()).poll_shutdown(cx);
+            let shut = Pin::new(&mut self.io).poll_shutdown(cx);
             ready!(self.with_stall_timeout(cx, shut))?;
             self.state.set_write_blocked(true);
             self.closing = Closing::Lingering(Box::pin(sleep(LINGER)));

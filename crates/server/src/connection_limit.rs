@@ -4,11 +4,16 @@
 //! a complete head in time. When the limit is reached, the connection that has been in such a state
 //! the longest is closed; the new connection waits for its permit.
 
+use std::future::Future;
 use std::num::NonZeroUsize;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use pin_project_lite::pin_project;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
@@ -43,15 +48,12 @@ impl ConnectionLimit {
         Arc::clone(permits).acquire_owned().await.ok()
     }
 
-    /// Waits until the calling connection is evicted. Only call it for connections that are idle or
-    /// owe a head.
-    pub(super) async fn evicted(&self) {
-        loop {
-            self.evict.notified().await;
-            // A permit may have become free in the meantime.
-            if self.waiting.load(Ordering::SeqCst) > 0 {
-                return;
-            }
+    /// Waits until the calling connection is evicted. Only await it for connections that are idle
+    /// or owe a head.
+    pub(super) fn evicted(&self) -> Evicted<'_> {
+        Evicted {
+            limit: self,
+            notified: self.evict.notified(),
         }
     }
 
@@ -64,6 +66,31 @@ impl ConnectionLimit {
     /// Evicts the next connection instead: the one that was chosen has become busy.
     pub(super) fn evict_another(&self) {
         self.evict.notify_one();
+    }
+}
+
+pin_project! {
+    /// Waits until a connection is evicted. Written out, as each connection keeps one.
+    pub(super) struct Evicted<'a> {
+        limit: &'a ConnectionLimit,
+        #[pin]
+        notified: Notified<'a>,
+    }
+}
+
+impl Future for Evicted<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        loop {
+            ready!(this.notified.as_mut().poll(cx));
+            // A permit may have become free in the meantime.
+            if this.limit.waiting.load(Ordering::SeqCst) > 0 {
+                return Poll::Ready(());
+            }
+            this.notified.set(this.limit.evict.notified());
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use weir_runtime::loop_time;
 use weir_telemetry::StripedGauge;
 
 use super::alt_svc::AltSvc;
-use super::drain::DrainFlag;
+use super::drain::Draining;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub(super) const HEAD_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(50);
 pub(super) struct ConnectionState {
     created: Instant,
     /// Kept here, and not by the socket and the service, which both use it, so that the task of a
-    /// connection fits 1,024 bytes, a size class of jemalloc. The task is most of the memory of an
+    /// connection fits 768 bytes, a size class of jemalloc. The task is most of the memory of an
     /// idle connection.
     pub(super) bounds: ClientBounds,
     alt_svc: AltSvc,
@@ -83,7 +83,7 @@ pub(super) struct ConnectionState {
     closing: AtomicBool,
     /// No request may have a transfer coding.
     suspect: AtomicBool,
-    drain: DrainFlag,
+    pub(super) draining: Draining,
     /// All requests that this process serves; here, so that a request takes no reference of its
     /// own.
     pub(super) requests: StripedGauge,
@@ -93,14 +93,18 @@ pub(super) struct ConnectionState {
 }
 
 impl ConnectionState {
-    pub(super) fn new(drain: DrainFlag, requests: StripedGauge, bounds: ClientBounds) -> Arc<Self> {
-        Self::telling(AltSvc::default(), drain, requests, bounds)
+    pub(super) fn new(
+        draining: Draining,
+        requests: StripedGauge,
+        bounds: ClientBounds,
+    ) -> Arc<Self> {
+        Self::telling(AltSvc::default(), draining, requests, bounds)
     }
 
     /// The same, whose responses tell of other services.
     pub(super) fn telling(
         alt_svc: AltSvc,
-        drain: DrainFlag,
+        draining: Draining,
         requests: StripedGauge,
         bounds: ClientBounds,
     ) -> Arc<Self> {
@@ -117,7 +121,7 @@ impl ConnectionState {
             upgraded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
-            drain,
+            draining,
             requests,
             since: AtomicU64::new(0),
         })
@@ -291,7 +295,7 @@ impl InFlight {
 
     /// Whether the connection closes after the response.
     pub(super) fn closes(&self) -> bool {
-        self.0.closing.load(Relaxed) || self.0.drain.is_set()
+        self.0.closing.load(Relaxed) || self.0.draining.has_begun()
     }
 }
 
@@ -318,7 +322,7 @@ mod tests {
 
     fn state() -> Arc<ConnectionState> {
         let bounds = HttpSettings::default().client_bounds();
-        ConnectionState::new(DrainFlag::default(), StripedGauge::default(), bounds)
+        ConnectionState::new(Draining::never(), StripedGauge::default(), bounds)
     }
 
     #[tokio::test(start_paused = true)]

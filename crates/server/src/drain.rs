@@ -1,16 +1,18 @@
 //! The drain: when it begins, and how long it may take.
 
-use std::future::{pending, poll_fn};
+use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
-use tokio::task::unconstrained;
+use pin_project_lite::pin_project;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, watch};
+use tokio::task::coop::{Unconstrained, unconstrained};
 
 /// How long a drain may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,18 +36,21 @@ impl Default for DrainSettings {
 
 /// Starts the drain; a process has one.
 #[derive(Debug)]
-pub struct Drain {
-    sender: watch::Sender<bool>,
-    flag: DrainFlag,
-    shared_sockets: Arc<Mutex<SharedSockets>>,
-}
+pub struct Drain(Arc<Shared>);
 
-/// A receiver of the drain.
+/// A receiver of the drain. Every connection has one, so it is a reference alone.
 #[derive(Clone, Debug)]
-pub struct Draining {
-    receiver: watch::Receiver<bool>,
-    flag: DrainFlag,
-    shared_sockets: Arc<Mutex<SharedSockets>>,
+pub struct Draining(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// A flag, as cheap as a check at every request has to be.
+    has_begun: AtomicBool,
+    /// Wakes who waits for the drain.
+    begins: Notify,
+    /// For code that does not know these types.
+    told: watch::Sender<bool>,
+    sockets: Mutex<SharedSockets>,
 }
 
 /// The sockets that other processes serve as well.
@@ -56,54 +61,32 @@ struct SharedSockets {
     has_successor: bool,
 }
 
-/// Whether the drain has begun, as cheap as a check at every request has to be.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DrainFlag(Arc<AtomicBool>);
-
-impl DrainFlag {
-    pub(super) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 impl Drain {
     /// The drain has not begun.
     pub fn new() -> (Self, Draining) {
-        let (sender, receiver) = watch::channel(false);
-        let flag = DrainFlag::default();
-        let shared_sockets = Arc::<Mutex<SharedSockets>>::default();
-        let draining = Draining {
-            receiver,
-            flag: flag.clone(),
-            shared_sockets: Arc::clone(&shared_sockets),
-        };
-        (
-            Self {
-                sender,
-                flag,
-                shared_sockets,
-            },
-            draining,
-        )
+        let shared = Arc::<Shared>::default();
+        (Self(Arc::clone(&shared)), Draining(shared))
     }
 
     /// Another process keeps the sockets of these addresses, with the connections in their queues:
     /// when the drain begins, this process accepts no more, and refuses none either.
     pub fn keep_open(&self, addresses: &[SocketAddr]) {
-        self.shared_sockets.lock().addresses.extend(addresses);
+        self.0.sockets.lock().addresses.extend(addresses);
     }
 
     /// Starts the drain because a successor has taken these addresses.
     pub fn hand_over(&self, addresses: &[SocketAddr]) {
         self.keep_open(addresses);
-        self.shared_sockets.lock().has_successor = true;
+        self.0.sockets.lock().has_successor = true;
         self.start();
     }
 
     /// Starts the drain, which cannot be undone.
     pub fn start(&self) {
-        self.flag.0.store(true, Ordering::Relaxed);
-        self.sender.send_replace(true);
+        self.0.has_begun.store(true, Ordering::Relaxed);
+        // After the flag: who does not see it set is among those that wait by now.
+        self.0.begins.notify_waiters();
+        self.0.told.send_replace(true);
     }
 }
 
@@ -116,28 +99,24 @@ impl Draining {
 
     /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.flag.is_set()
-    }
-
-    pub(super) fn flag(&self) -> DrainFlag {
-        self.flag.clone()
+        self.0.has_begun.load(Ordering::Relaxed)
     }
 
     /// Becomes true when the drain begins, for code that does not know this type.
     pub fn subscribe(&self) -> watch::Receiver<bool> {
-        self.receiver.clone()
+        self.0.told.subscribe()
     }
 
     /// Whether another process keeps the sockets of this address.
     pub(super) fn keeps_open(&self, address: SocketAddr) -> bool {
-        self.shared_sockets.lock().addresses.contains(&address)
+        self.0.sockets.lock().addresses.contains(&address)
     }
 
     /// How long an idle connection is kept open. With a successor there is no hurry,
     /// and it is better to tell a client in its next response to go.
     pub(super) fn idle_grace(&self, settings: &DrainSettings) -> Duration {
         let most = settings.grace / 2;
-        match self.shared_sockets.lock().has_successor {
+        match self.0.sockets.lock().has_successor {
             true => most,
             // A quiet client must be closed before the grace period aborts it.
             false => settings.idle_grace.min(most),
@@ -145,34 +124,51 @@ impl Draining {
     }
 
     /// Waits for the drain to begin.
+    pub fn begun(&self) -> impl Future<Output = ()> + Send {
+        Begun {
+            draining: self,
+            begins: unconstrained(self.0.begins.notified()),
+            registered: None,
+        }
+    }
+}
+
+pin_project! {
+    /// Waits for the drain to begin. Written out, as each connection keeps one, and what an
+    /// `async` function makes of it is larger.
     ///
     /// A connection polls this whenever it is polled itself, so only a flag is looked at once the
     /// task is registered to be woken. The runtime must not put off the registration.
-    pub async fn begun(&mut self) {
-        let flag = &self.flag;
-        let mut begun = pin!(unconstrained(async {
-            if self.receiver.wait_for(|draining| *draining).await.is_err() {
-                // The sender is gone, so the drain never begins.
-                pending::<()>().await;
-            }
-        }));
-        let mut registered: Option<Waker> = None;
-        poll_fn(|cx| {
-            let is_registered = |waker: &Waker| waker.will_wake(cx.waker());
-            if !flag.is_set() && registered.as_ref().is_some_and(is_registered) {
-                return Poll::Pending;
-            }
-            registered = Some(cx.waker().clone());
-            begun.as_mut().poll(cx)
-        })
-        .await;
+    struct Begun<'a> {
+        draining: &'a Draining,
+        #[pin]
+        begins: Unconstrained<Notified<'a>>,
+        registered: Option<Waker>,
+    }
+}
+
+impl Future for Begun<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        if this.draining.has_begun() {
+            return Poll::Ready(());
+        }
+        let is_registered = |waker: &Waker| waker.will_wake(cx.waker());
+        if !this.registered.as_ref().is_some_and(is_registered) {
+            *this.registered = Some(cx.waker().clone());
+            return this.begins.poll(cx);
+        }
+        Poll::Pending
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::atomic::AtomicUsize;
-    use std::task::{Context, Wake};
+    use std::task::Wake;
 
     use super::*;
 
@@ -186,7 +182,7 @@ mod tests {
             }
         }
 
-        let (drain, mut draining) = Drain::new();
+        let (drain, draining) = Drain::new();
         let mut begun = pin!(draining.begun());
         let wakes = [(); 2].map(|()| Arc::new(CountWakes(AtomicUsize::new(0))));
         for task in [&wakes[0], &wakes[0], &wakes[1], &wakes[1]] {

@@ -35,7 +35,7 @@ pub(super) struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    pub(super) async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
+    pub(super) async fn permit(&self, draining: &Draining) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
             biased;
             permit = self.limit.permit() => permit,
@@ -57,7 +57,6 @@ impl ConnectionContext {
 
 pub(super) struct Driver {
     pub(super) state: Arc<ConnectionState>,
-    pub(super) draining: Draining,
     pub(super) context: Arc<ConnectionContext>,
 }
 
@@ -81,7 +80,7 @@ impl Driver {
     /// Serves the connection until it ends.
     ///
     /// Both are borrowed, because a future reserves space twice for an owned argument.
-    pub(super) async fn drive<C: PollConnection>(&mut self, connection: &mut C) -> End {
+    pub(super) async fn drive<C: PollConnection>(&self, connection: &mut C) -> End {
         match self.serve(connection).await {
             Outcome::Closed | Outcome::Overdue(TimeoutCheck::SlowHead) => End::Closed,
             Outcome::Overdue(_) => {
@@ -106,7 +105,7 @@ impl Driver {
     }
 
     /// Serves until something is overdue or the drain begins.
-    async fn serve<C: PollConnection>(&mut self, connection: &mut C) -> Outcome {
+    async fn serve<C: PollConnection>(&self, connection: &mut C) -> Outcome {
         loop {
             let TimeoutCheck::Fine(next) = self.state.check_timeouts(self.context.timeouts) else {
                 if poll_again(connection).await.is_ready() {
@@ -117,14 +116,13 @@ impl Driver {
                     overdue => return Outcome::Overdue(overdue),
                 }
             };
-            let (is_evictable, changes_at) = self.evictability(connection, Instant::now());
-            let wake_at = changes_at.map_or(next, |at| at.min(next));
+            let (is_evictable, wake_at) = self.evictability(connection, next);
             tokio::select! {
                 biased;
                 ended = poll_until_change(connection, &self.state, is_evictable) => if ended {
                     return Outcome::Closed;
                 },
-                () = self.draining.begun() => return Outcome::Drain,
+                () = self.state.draining.begun() => return Outcome::Drain,
                 () = self.context.limit.evicted(), if is_evictable => {
                     if poll_again(connection).await.is_ready() {
                         return Outcome::Closed;
@@ -160,16 +158,17 @@ impl Driver {
     }
 
     /// Whether the connection may be closed for a new one, and when to look again if nothing happens
-    /// on it. Both go by one reading of the clock: if time passed in between, a connection could be
-    /// not evictable yet by the first, and have nothing left to wait for by the second.
-    fn evictability<C: PollConnection>(
-        &self,
-        connection: &C,
-        now: Instant,
-    ) -> (bool, Option<Instant>) {
+    /// on it: at `latest` when something is overdue. Both go by one reading of the clock: if time
+    /// passed in between, a connection could be not evictable yet by the first, and have nothing
+    /// left to wait for by the second.
+    fn evictability<C: PollConnection>(&self, connection: &C, latest: Instant) -> (bool, Instant) {
+        let now = Instant::now();
         let changes_at = [self.parks_at(connection, now), self.head_due_after(now)];
-        let changes_at = changes_at.into_iter().flatten().min();
-        (self.is_evictable(connection, now), changes_at)
+        let changes_at = changes_at.into_iter().flatten();
+        (
+            self.is_evictable(connection, now),
+            changes_at.fold(latest, Instant::min),
+        )
     }
 
     /// When the connection becomes idle, unless it is: an HTTP/1.1 connection can be parked from
@@ -200,7 +199,7 @@ impl Driver {
 
     /// Serves what still arrives until the connection can be closed without loss.
     async fn drain<C: PollConnection>(&self, connection: &mut C) {
-        let idle_grace = self.draining.idle_grace(&self.context.drain);
+        let idle_grace = self.state.draining.idle_grace(&self.context.drain);
         // GOAWAY says which requests are still answered, so streams need no waiting.
         while !self.state.is_multiplexed() {
             tokio::select! {
@@ -224,23 +223,24 @@ impl Driver {
 
 /// Serves until the connection has ended (returns true), or until a parked or evictable connection
 /// changes its state, because other deadlines apply then.
-async fn poll_until_change<C: PollConnection>(
+///
+/// No `async` function, whose future would keep the arguments twice.
+fn poll_until_change<C: PollConnection>(
     connection: &mut C,
     state: &ConnectionState,
     evictable: bool,
-) -> bool {
-    let state = |connection: &C| {
+) -> impl Future<Output = bool> {
+    let seen = |connection: &C| {
         let owes_head = state.owes_head();
         (connection.is_parked(), state.is_quiet(), owes_head)
     };
-    let before = state(connection);
+    let before = seen(connection);
     let waits = evictable || connection.is_parked();
-    poll_fn(|cx| match connection.poll(cx) {
+    poll_fn(move |cx| match connection.poll(cx) {
         Poll::Ready(()) => Poll::Ready(true),
-        Poll::Pending if waits && state(connection) != before => Poll::Ready(false),
+        Poll::Pending if waits && seen(connection) != before => Poll::Ready(false),
         Poll::Pending => Poll::Pending,
     })
-    .await
 }
 
 /// Serves until the connection has ended.
@@ -297,14 +297,13 @@ mod tests {
             ..HttpSettings::default()
         };
         let context = Http::new(&settings, Metrics::new().server()).0;
-        let (_drain, mut draining) = Drain::new();
-        let permit = context.permit(&mut draining).await;
+        let (_drain, draining) = Drain::new();
+        let permit = context.permit(&draining).await;
         let bounds = context.client_bounds;
-        let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
+        let state = ConnectionState::new(draining.clone(), StripedGauge::default(), bounds);
         drop(state.request());
-        let mut driver = Driver {
+        let driver = Driver {
             state,
-            draining: draining.clone(),
             context: Arc::clone(&context),
         };
         tokio::spawn(async move {
@@ -312,7 +311,7 @@ mod tests {
             drop(permit);
         });
         let start = Instant::now();
-        assert!(context.permit(&mut draining).await.is_some());
+        assert!(context.permit(&draining).await.is_some());
         assert!(start.elapsed() < settings.idle_timeout / 2);
     }
 }

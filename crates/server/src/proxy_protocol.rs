@@ -112,7 +112,7 @@ impl ProxyHeaderError {
 pub(super) async fn read_proxy_header(
     stream: &mut TcpStream,
     bounds: HandshakeBounds<'_>,
-    draining: &mut Draining,
+    draining: &Draining,
 ) -> Result<Option<SocketAddr>, ProxyHeaderError> {
     tokio::select! {
         biased;

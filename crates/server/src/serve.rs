@@ -150,13 +150,13 @@ where
             self.transport.peer_filter.as_ref(),
             self.context.metrics.clone(),
         )?;
-        let mut draining = self.draining.clone();
+        let draining = self.draining.clone();
         loop {
             tokio::select! {
                 biased;
                 () = draining.begun() => break,
                 (stream, peer) = acceptor.next() => {
-                    let permit = self.context.permit(&mut draining).await;
+                    let permit = self.context.permit(&draining).await;
                     self.start(stream, peer, permit);
                 }
             }
@@ -235,8 +235,7 @@ impl Accepted {
     {
         let requests = self.context.metrics.in_flight.clone();
         let bounds = self.context.client_bounds;
-        let flag = self.draining.flag();
-        let state = ConnectionState::telling(self.alt_svc, flag, requests, bounds);
+        let state = ConnectionState::telling(self.alt_svc, self.draining, requests, bounds);
         let service = TrackInFlight {
             inner: make(&self.connection),
             challenges: self.challenges,
@@ -245,9 +244,8 @@ impl Accepted {
         let io = ClientIo::new(stream, Arc::clone(&state), self.open);
         let protocols = Arc::clone(&self.context.protocols);
         let mut connection = ServerConnection::new(io, service, protocols, agreed);
-        let mut driver = Driver {
+        let driver = Driver {
             state,
-            draining: self.draining,
             context: self.context,
         };
         let aborted = self.aborted;
@@ -268,7 +266,7 @@ impl Accepted {
     ) {
         let context = Arc::clone(&self.context);
         let bounds = context.handshake_bounds();
-        match read_proxy_header(&mut stream, bounds, &mut self.draining).await {
+        match read_proxy_header(&mut stream, bounds, &self.draining).await {
             Ok(client) => {
                 let outcome = client.map_or(ProxyHeader::Local, |_| ProxyHeader::Proxied);
                 self.context.metrics.proxy_headers(outcome).inc();
@@ -303,7 +301,7 @@ impl Accepted {
         let context = Arc::clone(&self.context);
         let bounds = context.handshake_bounds();
         let challenges = self.challenges.as_ref();
-        match handshake(acceptor, challenges, stream, bounds, &mut self.draining).await {
+        match handshake(acceptor, challenges, stream, bounds, &self.draining).await {
             Ok(None) => {
                 self.context.metrics.handshakes(Handshake::Full).inc();
                 let peer = self.connection.peer;
@@ -333,7 +331,7 @@ impl Accepted {
         }
         if let HandshakeError::Plain(stream) = cause {
             let bounds = self.context.client_bounds;
-            let state = ConnectionState::new(self.draining.flag(), StripedGauge::default(), bounds);
+            let state = ConnectionState::new(self.draining, StripedGauge::default(), bounds);
             let mut io = ClientIo::new(stream, state, self.open);
             // It does not matter if the client does not read it.
             let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;

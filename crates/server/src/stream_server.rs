@@ -128,13 +128,12 @@ impl<M> StreamServer<M> {
 
     /// Waits until the drain begins.
     pub async fn drain_begun(&self) {
-        self.draining.clone().begun().await;
+        self.draining.begun().await;
     }
 
     /// Waits for the place of a new connection, for which an idle one may be closed.
     pub async fn place(&self) -> ClientPlace {
-        let mut draining = self.draining.clone();
-        ClientPlace(self.context.permit(&mut draining).await)
+        ClientPlace(self.context.permit(&self.draining).await)
     }
 
     /// Counts a handshake that led to a connection.
@@ -180,8 +179,8 @@ where
     {
         let requests = self.context.metrics.in_flight.clone();
         let bounds = self.context.client_bounds;
-        let (alt_svc, flag) = (self.alt_svc.clone(), self.draining.flag());
-        let state = ConnectionState::telling(alt_svc, flag, requests, bounds);
+        let (alt_svc, draining) = (self.alt_svc.clone(), self.draining.clone());
+        let state = ConnectionState::telling(alt_svc, draining, requests, bounds);
         state.set_multiplexed();
         let service = TrackInFlight {
             inner: (self.make)(connection),
@@ -189,9 +188,8 @@ where
             state: Arc::clone(&state),
         };
         let mut connection = begin(StreamService(Arc::new(service)));
-        let mut driver = Driver {
+        let driver = Driver {
             state,
-            draining: self.draining.clone(),
             context: Arc::clone(&self.context),
         };
         let (open, aborted) = (self.open.begin(place.0), self.open.aborted());

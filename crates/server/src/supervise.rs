@@ -230,7 +230,7 @@ mod tests {
     fn workers(draining: Option<Draining>) -> Workers {
         Workers::spawn(vec![draining], |_, draining| async {
             match draining {
-                Some(mut draining) => draining.begun().await,
+                Some(draining) => draining.begun().await,
                 None => pending().await,
             }
             Ok(())

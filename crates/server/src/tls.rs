@@ -113,7 +113,7 @@ pub(super) async fn handshake(
     challenges: Option<&Challenges>,
     stream: TcpStream,
     bounds: HandshakeBounds<'_>,
-    draining: &mut Draining,
+    draining: &Draining,
 ) -> Result<Option<TlsStream<TcpStream>>, HandshakeError> {
     tokio::select! {
         biased;
@@ -133,7 +133,7 @@ async fn accept(
     challenges: Option<&Challenges>,
     stream: TcpStream,
     bounds: &HandshakeBounds<'_>,
-    draining: &mut Draining,
+    draining: &Draining,
 ) -> Result<Option<TlsStream<TcpStream>>, HandshakeError> {
     let mut first = [0];
     let peeked = tokio::select! {

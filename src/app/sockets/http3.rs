@@ -169,7 +169,7 @@ fn has_own_ipv4(address: SocketAddr, addresses: &[SocketAddr]) -> bool {
 
 impl ListenerSockets {
     /// The socket of one worker, once there is one; none if the drain begins before.
-    async fn socket(&self, mut draining: Draining) -> Option<WorkerSocket> {
+    async fn socket(&self, draining: Draining) -> Option<WorkerSocket> {
         let mut are_open = self.are_open.clone();
         tokio::select! {
             biased;

@@ -326,7 +326,7 @@ mod tests {
         let (mut client, server) = duplex(1024);
         let settings = HttpSettings::default();
         let bounds = settings.client_bounds();
-        let state = ConnectionState::new(Draining::never().flag(), StripedGauge::default(), bounds);
+        let state = ConnectionState::new(Draining::never(), StripedGauge::default(), bounds);
         let service = TrackInFlight {
             inner: service_fn(async |_: Request<RequestBody>| {
                 let event = stream::iter([Ok::<_, Infallible>(Frame::data("event".into()))]);

@@ -27,7 +27,7 @@ fn state() -> Arc<ConnectionState> {
         stall_timeout: STALL,
         max_headers: 100,
     };
-    ConnectionState::new(Draining::never().flag(), StripedGauge::default(), bounds)
+    ConnectionState::new(Draining::never(), StripedGauge::default(), bounds)
 }
 
 /// A socket that has something to say when it is shut, as one with TLS has, and its other end,

@@ -137,7 +137,7 @@ const PATHS: [&str; 17] = [
 ];
 
 fn connect(buffer: usize) -> DuplexStream {
-    let (stream, mut connection, mut driver) = connection(buffer);
+    let (stream, mut connection, driver) = connection(buffer);
     tokio::spawn(async move { driver.drive(&mut connection).await });
     stream
 }
@@ -148,7 +148,7 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
     let settings = HttpSettings::default();
     let draining = Draining::never();
     let bounds = settings.client_bounds();
-    let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
+    let state = ConnectionState::new(draining, StripedGauge::default(), bounds);
     let service = TrackInFlight {
         inner: service_fn(async |request: Request<RequestBody>| {
             let path = request.uri().path().to_owned();
@@ -169,7 +169,6 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
     let connection = ServerConnection::new(io, service, protocols, None);
     let driver = Driver {
         state,
-        draining,
         context: Http::new(&settings, Metrics::new().server()).0,
     };
     (stream, connection, driver)

@@ -80,7 +80,7 @@ fn serve() -> (DuplexStream, Arc<Held>) {
     let (drain, draining) = Drain::new();
     let held = Arc::<Held>::default();
     let bounds = settings.client_bounds();
-    let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
+    let state = ConnectionState::new(draining, StripedGauge::default(), bounds);
     let of_service = Arc::clone(&held);
     let inner = service_fn(move |request| {
         let held = Arc::clone(&of_service);
@@ -94,9 +94,8 @@ fn serve() -> (DuplexStream, Arc<Held>) {
     let io = ClientIo::new(far, Arc::clone(&state), ());
     let protocols = Arc::new(settings.protocols());
     let mut connection = ServerConnection::new(io, service, protocols, None);
-    let mut driver = Driver {
+    let driver = Driver {
         state,
-        draining,
         context: Http::new(&settings, Metrics::new().server()).0,
     };
     tokio::spawn(async move {

@@ -145,7 +145,7 @@ where
     let (drain, draining) = Drain::new();
     let seen = Arc::<Seen>::default();
     let bounds = settings.client_bounds();
-    let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
+    let state = ConnectionState::new(draining, StripedGauge::default(), bounds);
     let seen_inside = Arc::clone(&seen);
     let inner = service_fn(move |request| {
         let seen = Arc::clone(&seen_inside);
@@ -162,9 +162,8 @@ where
         connection: ServerConnection::new(io, service, protocols, None),
         seen: Arc::clone(&seen),
     };
-    let mut driver = Driver {
+    let driver = Driver {
         state,
-        draining,
         context: Http::new(settings, Metrics::new().server()).0,
     };
     Client {

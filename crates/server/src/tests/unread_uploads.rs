@@ -33,7 +33,7 @@ fn connect() -> DuplexStream {
     let settings = HttpSettings::default();
     let draining = Draining::never();
     let bounds = settings.client_bounds();
-    let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
+    let state = ConnectionState::new(draining, StripedGauge::default(), bounds);
     let service = TrackInFlight {
         inner: service_fn(async |_: Request<RequestBody>| {
             let mut denied = Response::new(Full::from("denied"));
@@ -46,9 +46,8 @@ fn connect() -> DuplexStream {
     let io = ClientIo::new(server, Arc::clone(&state), ());
     let protocols = Arc::new(settings.protocols());
     let mut connection = ServerConnection::new(io, service, protocols, None);
-    let mut driver = Driver {
+    let driver = Driver {
         state,
-        draining,
         context: Http::new(&settings, Metrics::new().server()).0,
     };
     tokio::spawn(async move { driver.drive(&mut connection).await });
