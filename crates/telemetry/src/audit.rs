@@ -1,8 +1,6 @@
 //! Changes by operators through the admin API: a line of the log for each, with the operator's name
 //! (`by`). Possible secrets in subjects and keys are hashed.
 
-use std::time::Duration;
-
 use tracing::info;
 
 /// The target of the lines about what operators change through the admin API.
@@ -16,17 +14,6 @@ pub fn bucket_reset(by: &str, limit: &str, key: &str) {
 /// An operator gave back units to a bucket; `cost` may be more than were owed.
 pub fn bucket_refunded(by: &str, limit: &str, key: &str, cost: u64) {
     info!(target: AUDIT_TARGET, by, limit, key, cost, "bucket refunded");
-}
-
-/// An operator banned a subject, for good if there is no `length`.
-pub fn ban_set(by: &str, ban: &str, subject: &str, length: Option<Duration>) {
-    let duration_s = length.map(|length| length.as_secs_f64());
-    info!(target: AUDIT_TARGET, by, ban, subject, duration_s, "ban set");
-}
-
-/// An operator lifted a ban.
-pub fn ban_lifted(by: &str, ban: &str, subject: &str) {
-    info!(target: AUDIT_TARGET, by, ban, subject, "ban lifted");
 }
 
 /// An operator set the level of the log, or restored that of the configuration. After `until` the

@@ -156,6 +156,14 @@ impl Verdict {
         }
     }
 
+    /// Whether a ban or the block list keeps the request out, or the allow list lets it in: no bucket
+    /// that others share was asked.
+    #[inline]
+    pub fn is_of_access(&self) -> bool {
+        let is_banned = self.banned_by.is_some() && self.disposition != Disposition::WouldDeny;
+        is_banned || self.listed.is_some()
+    }
+
     /// Takes over what a dry run has marked, unless it has a mark of its own.
     #[inline]
     pub fn take_mark(&mut self, other: &Self) {

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use smallvec::smallvec;
 use tokio::time::Instant;
+use tracing::info;
 use weir_config::{Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKey, Decision, Mode, Transaction};
@@ -17,7 +18,7 @@ use weir_middleware::{BanCause, BegunBan};
 use weir_rules::{Ban, Banned};
 use weir_server::RequestBody;
 use weir_store::{Outcome, Owed, SharedEntry, StoreError};
-use weir_telemetry::audit;
+use weir_telemetry::audit::AUDIT_TARGET;
 use weir_yaml::{HumanDuration, suggest};
 
 use super::authorization::Operator;
@@ -207,7 +208,7 @@ impl<'s> BanTarget<'s> {
         let standing = by.known_standing();
         let outer = self.longest_standing(&standing);
         if was_banned || outer.is_none() {
-            audit::ban_lifted(operator.name(), self.ban.name(), &self.as_listed());
+            log_lifted(operator, self.ban, &self.as_listed());
         }
         match outer {
             None => Ok(()),
@@ -247,7 +248,7 @@ impl<'s> BanTarget<'s> {
             (None, Ok(())) => {}
         }
         let subject = self.as_listed();
-        audit::ban_set(operator.name(), self.ban.name(), &subject, duration.length);
+        log_set(operator, self.ban, &subject, duration.length);
         Ok(())
     }
 
@@ -715,6 +716,19 @@ fn date_time(millis: u64) -> DateTime {
 
 fn taken(burst: u64, decision: &Decision) -> u64 {
     burst.saturating_sub(decision.remaining)
+}
+
+/// An operator banned a subject, for good if there is no `length`.
+fn log_set(operator: &Operator, ban: &Ban, subject: &str, length: Option<Duration>) {
+    let (by, ban) = (operator.name(), &**ban.name());
+    let duration_s = length.map(|length| length.as_secs_f64());
+    info!(target: AUDIT_TARGET, by, ban, subject, duration_s, "ban set");
+}
+
+/// An operator lifted a ban.
+fn log_lifted(operator: &Operator, ban: &Ban, subject: &str) {
+    let (by, ban) = (operator.name(), &**ban.name());
+    info!(target: AUDIT_TARGET, by, ban, subject, "ban lifted");
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
-use weir_telemetry::{Disposition, Strictest, is_logged};
+use weir_telemetry::{Strictest, is_logged};
 
 use super::ResponseState;
 use super::decisions::QueriedLimits;
@@ -211,11 +211,7 @@ impl ResponseContext {
 
     /// What is there for the log alone; nothing where it is not read.
     fn strictest(&self) -> Option<Strictest> {
-        // Where a ban or the block list keeps the request out, no bucket that others share was
-        // asked.
-        let is_banned =
-            self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
-        if is_banned || self.verdict.listed.is_some() || !is_logged() {
+        if self.verdict.is_of_access() || !is_logged() {
             return None;
         }
         let queried = self.status.as_ref()?;
