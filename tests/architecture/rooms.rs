@@ -240,7 +240,11 @@ const FEATURES: [Feature; 26] = [
     },
     Feature {
         name: "fleet",
-        rooms: &["src/app/fleet/", "src/app/admin_api/fleet.rs"],
+        rooms: &[
+            "crates/console/src/fleet/",
+            "src/app/fleet/",
+            "src/app/admin_api/fleet.rs",
+        ],
         words: &["fleet"],
     },
     Feature {

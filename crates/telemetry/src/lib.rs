@@ -31,10 +31,10 @@ pub use access_log::{
 };
 pub use log_field::{Field, LogField, LogValue, Notes, StepField};
 pub use metrics::{
-    BanMetrics, Bans, ConcurrencySample, DecisionSample, Family, Gauge, GaugeGuard, Handshake,
-    LatencyCounts, LimitMetrics, Metrics, Name, OverloadMetrics, OverloadShed, PageFormat,
-    ProxyHeader, RefusalMetrics, Refusals, RouteErrors, RouteMetrics, RouteSample, ServerMetrics,
-    Settled, ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
+    BanMetrics, Bans, ConcurrencySample, DecisionSample, Failures, Family, Gauge, GaugeGuard,
+    Handshake, LatencyCounts, LimitMetrics, Metrics, Name, OverloadMetrics, OverloadShed,
+    PageFormat, ProxyHeader, RefusalMetrics, Refusals, RouteErrors, RouteMetrics, RouteSample,
+    ServerMetrics, Settled, ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
 };
 #[cfg(feature = "otlp")]
 pub use otlp::TracerSettings;

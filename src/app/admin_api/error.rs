@@ -7,6 +7,7 @@ use http::header::{ALLOW, CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, W
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use thiserror::Error;
+use weir_console::query::RefusedParameter;
 use weir_http::problem::Problem;
 use weir_rules::{BannedError, IdError};
 use weir_store::StoreError;
@@ -122,6 +123,12 @@ impl From<PathError> for ApiError {
             PathError::Unknown => Self::NoSuchPath,
             PathError::NotUtf8 => Self::NotUtf8,
         }
+    }
+}
+
+impl From<RefusedParameter> for ApiError {
+    fn from(RefusedParameter { pair, known }: RefusedParameter) -> Self {
+        Self::Parameter { pair, known }
     }
 }
 

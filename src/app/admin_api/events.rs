@@ -20,6 +20,8 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use weir_console::history::{self, History};
+use weir_console::tail;
 use weir_limit::time::Clock;
 use weir_server::AdminBody;
 use weir_telemetry::{
@@ -29,13 +31,8 @@ use weir_telemetry::{
 
 use super::configuration;
 use super::error::ApiError;
-use super::history::{self, History};
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
-
-/// The parameters of a query, for a client that wrote another.
-const PARAMETERS: &str = "there are tail=true, decision=denied,would_deny, by=LIMIT, route=ROUTE and \
-                          text=TEXT";
 
 const MAX_STREAMS: usize = 8;
 
@@ -84,7 +81,7 @@ impl Events {
     }
 
     pub(super) fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
-        let filter = filter(head.uri.query().unwrap_or_default())?;
+        let filter = tail::filter(head.uri.query().unwrap_or_default())?;
         let permit = Arc::clone(&self.permits).try_acquire_owned();
         let permit = permit.map_err(|_| ApiError::TooManyWatchers(MAX_STREAMS))?;
         let stream = EventStream::new(Arc::clone(self), filter, permit);
@@ -94,32 +91,6 @@ impl Events {
         });
         Ok(StreamBody::new(frames).boxed_unsync())
     }
-}
-
-/// The filter of lines in a query; `None` if it wants no lines.
-fn filter(query: &str) -> Result<Option<TailFilter>, ApiError> {
-    let mut filter = TailFilter::default();
-    let mut has_tail = false;
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let refused = || ApiError::Parameter {
-            pair: format!("{name}={value}"),
-            known: PARAMETERS,
-        };
-        let value = (!value.is_empty()).then(|| value.clone().into_owned());
-        match (&*name, value) {
-            ("tail", Some(value)) if value == "true" => has_tail = true,
-            ("decision", Some(words)) => {
-                let known = words.split(',').map(Disposition::from_word);
-                filter.decisions = known.collect::<Option<_>>().ok_or_else(refused)?;
-            }
-            ("by", name) => filter.decided_by = name,
-            ("route", name) => filter.route = name,
-            ("text", text) => filter.text = text,
-            _ => return Err(refused()),
-        }
-    }
-    let has_filter = filter != TailFilter::default();
-    Ok((has_tail || has_filter).then_some(filter))
 }
 
 struct EventStream {
@@ -440,32 +411,6 @@ fn event(name: &str, data: &Value) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parsed(query: &str) -> Option<TailFilter> {
-        filter(query).unwrap()
-    }
-
-    #[test]
-    fn lines_are_only_made_for_those_who_ask() {
-        assert_eq!(parsed(""), None);
-        assert_eq!(parsed("tail=true"), Some(TailFilter::default()));
-        assert_eq!(parsed("by=&route=&text="), None);
-        let query = parsed("decision=denied,would_deny&by=L&route=a%20b&text=%3Cb%3E");
-        let expected = TailFilter {
-            decisions: vec![Disposition::Denied, Disposition::WouldDeny],
-            decided_by: Some("L".to_owned()),
-            route: Some("a b".to_owned()),
-            text: Some("<b>".to_owned()),
-        };
-        assert_eq!(query, Some(expected));
-    }
-
-    #[test]
-    fn unknown_parameters_and_decisions_are_refused() {
-        for query in ["tail=maybe", "decision=denied,nonsense", "limit=L", "x"] {
-            assert!(filter(query).is_err(), "{query}");
-        }
-    }
 
     #[test]
     fn an_event_is_one_line_whatever_texts_it_has() {

@@ -20,6 +20,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_config::Settings;
+use weir_console::findings::{
+    Finding as ShownFinding, FindingKind as Kind, FoundBan, RaisedLimit, Remedy, RemedyAction,
+};
+use weir_console::rounded_down;
+use weir_console::scope::Scope;
+use weir_console::subjects::CountedSubject;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Quota};
 use weir_middleware::WaitSpreader;
@@ -29,11 +35,7 @@ use weir_yaml::{HumanDuration, pluralized};
 
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;
-use super::responses::{
-    self, FindingKind as Kind, FoundBan, RaisedLimit, Remedy, RemedyAction, finite_seconds,
-    rounded_down,
-};
-use crate::app::fleet::{CountedSubject, Scope};
+use super::responses::finite_seconds;
 
 const MAX_FINDINGS: usize = 12;
 
@@ -137,7 +139,7 @@ pub(super) async fn subjects(
     seen: SeenClients<'_>,
     by: Option<BanStores<'_>>,
     now: Timestamp,
-) -> Vec<responses::Finding> {
+) -> Vec<ShownFinding> {
     let mut found = Vec::new();
     for limit in settings.limits() {
         let subjects = scope.subjects(limit.name(), PERIOD);
@@ -174,7 +176,7 @@ pub(super) async fn subjects(
     found.truncate(MAX_FINDINGS);
     for finding in &mut found {
         if let Some(crowd) = &mut finding.crowd {
-            crowd.is_least = matches!(scope, Scope::Fleet(_));
+            crowd.is_least = scope.has_others();
         }
         finding.forwards = seen.forwarders.iter().any(|peer| finding.is_of(*peer));
     }
@@ -477,13 +479,13 @@ impl<'s> Finding<'s> {
         self.members.len() > 1
     }
 
-    fn response(&self, settings: &Settings, now: Timestamp) -> responses::Finding {
+    fn response(&self, settings: &Settings, now: Timestamp) -> ShownFinding {
         let banned = self.banned.as_ref().map(|(ban, left)| FoundBan {
             ban: ban.clone(),
             ends_in: finite_seconds(*left),
             network: !self.members.contains(&self.id),
         });
-        responses::Finding {
+        ShownFinding {
             kind: self.kind,
             limit: self.limit.name().to_owned(),
             subject: self.id.clone(),

@@ -3,16 +3,16 @@
 //! denials that pages cannot read, certificates that are about to end, and connections that are
 //! refused.
 
-use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::Settings;
+use weir_console::findings::{GatewayFinding, GatewayFindingKind as Kind};
 use weir_telemetry::{Metrics, Refusals, RouteErrors, UpstreamSample, UpstreamServerSample};
 use weir_yaml::{HumanDuration, pluralized};
 
-use super::responses::{GatewayFinding, GatewayFindingKind as Kind};
+use crate::app::features;
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
 
@@ -36,8 +36,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     let mut found: Vec<_> = why_refused.map(configuration).into_iter().collect();
     found.extend(store(stores.trouble(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
-    found.extend(own_overload(failures.overload_shed));
-    found.extend(overload(&failures.routes));
+    found.extend(features::findings(&failures));
     found.extend(errors(&snapshot.settings, failures.routes));
     let forwarders = snapshot.layers.forwarding.untrusted_forwarders();
     found.extend(forwarders.into_iter().map(forwarder));
@@ -115,40 +114,6 @@ fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
     let text = format!("of the servers of upstream {name}, {what}: {named}{more}");
     let remedy = "Look at the app there. Its server is used again by itself once it answers";
     Some(GatewayFinding::new(Kind::Upstream, text, remedy))
-}
-
-/// Requests that were shed for the sake of the gateway, whatever their routes.
-fn own_overload(shed: u64) -> Option<GatewayFinding> {
-    let requests = pluralized(usize::try_from(shed).unwrap_or(usize::MAX), "request");
-    let text = format!(
-        "{requests} in the last minute were shed by the gateway itself: a worker had more to do than \
-         its CPU can handle"
-    );
-    let remedy = "Give the gateway more cores, or add gateways. Look for what takes its CPU: a flood \
-                  of connections, TLS handshakes, or other programs on its machine";
-    (shed > 0).then(|| GatewayFinding::new(Kind::Overload, text, remedy))
-}
-
-/// The routes of whose requests some were shed for the sake of an upstream, those of which the most
-/// were shed first.
-fn overload(routes: &[(Arc<str>, RouteErrors)]) -> impl Iterator<Item = GatewayFinding> {
-    let shed = routes.iter().filter(|(_, counts)| counts.shed > 0);
-    let mut shed: Vec<_> = shed
-        .map(|(name, counts)| (Arc::clone(name), *counts))
-        .collect();
-    shed.sort_by_key(|(_, counts)| Reverse(counts.shed));
-    let shed = shed.into_iter().take(MAX_ROUTES);
-    shed.map(|(name, route)| {
-        let text = format!(
-            "{} of {} requests of route {name} in the last minute were shed: there were more than \
-             can be served",
-            route.shed,
-            route.requests.saturating_add(route.shed)
-        );
-        let remedy = "Look at the app: is it slower than usual, or is there more to do? Give routes \
-                      and clients that matter less a low `priority`, so that they are shed first";
-        GatewayFinding::new(Kind::Overload, text, remedy)
-    })
 }
 
 /// A peer that names other clients although nobody trusts it.

@@ -9,7 +9,6 @@ mod ban;
 mod bucket;
 mod bucket_list;
 mod configuration;
-mod dashboard;
 mod endpoint;
 mod error;
 mod events;
@@ -17,19 +16,18 @@ mod explain;
 mod findings;
 mod fleet;
 mod gateway_findings;
-mod history;
 mod overrides;
 mod process;
 mod request;
 mod responses;
 #[cfg(test)]
 mod tests;
-mod top;
 mod wrong_tokens;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -37,6 +35,13 @@ use serde::Serialize;
 use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
+use weir_config::Settings;
+use weir_console::dashboard;
+use weir_console::findings::Findings;
+use weir_console::fleet::{FleetView, findings as fleet_findings, gateways};
+use weir_console::history::History;
+use weir_console::scope::{CountedScope, counted};
+use weir_console::top::TopQuery;
 use weir_limit::time::{Clock, Timestamp};
 use weir_logging::LogLevel;
 use weir_server::{AdminApi, AdminBody, Connection, RequestBody};
@@ -44,22 +49,20 @@ use weir_telemetry::Metrics;
 
 use self::authorization::Operator;
 use self::ban::{BanStores, BanTarget};
-use self::bucket::{BucketTarget, Change};
+use self::bucket::{BucketTarget, Change, limit_named};
 use self::bucket_list::BucketList;
 use self::endpoint::{Endpoint, Target};
 use self::error::ApiError;
 use self::events::Events;
 pub(super) use self::findings::{is_enforced, quota_of};
 pub(super) use self::fleet::published_findings;
-use self::history::History;
 use self::overrides::OverridesRequest;
 use self::request::Page;
-use self::responses::{BucketNotes, CountedScope, Findings};
-use self::top::TopQuery;
+use self::responses::{BucketNotes, DateTime};
 use self::wrong_tokens::WrongTokens;
 use super::explain::Load;
 use super::features::Features;
-use super::fleet::{Fleet, FleetView};
+use super::fleet::Fleet;
 use super::overrides::KeptOverride;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
@@ -148,7 +151,7 @@ impl Api {
         let settings = &snapshot.settings;
         let (head, body) = request.into_parts();
         if dashboard::has(head.uri.path()) {
-            return Ok(dashboard::file(settings, &head)?.map(Full::boxed_unsync));
+            return Ok(dashboard_file(settings, &head)?.map(Full::boxed_unsync));
         }
         let peer = head
             .extensions
@@ -186,19 +189,26 @@ impl Api {
         let (query, now) = (head.uri.query(), self.clock.now());
         match target.endpoint {
             Endpoint::Top => {
-                let query = TopQuery::parse(query, settings)?;
+                let query = TopQuery::parse(query, |name| {
+                    limit_named(settings, name).map(|limit| &**limit)
+                })?;
                 let view = self.view(query.scope).await;
-                let (scope, counted) = fleet::counted(view.as_deref(), &self.metrics, now);
-                json(&query.response(settings, scope, counted))
+                let (scope, counted) = counted(view.as_deref(), &self.metrics, now);
+                json(&query.response(
+                    &settings.limits(),
+                    settings.account.keeps_names,
+                    scope,
+                    counted,
+                ))
             }
             Endpoint::Findings => {
                 let view = self.view(fleet::scope(query)?).await;
-                let (scope, counted) = fleet::counted(view.as_deref(), &self.metrics, now);
+                let (scope, counted) = counted(view.as_deref(), &self.metrics, now);
                 let by = self.ban_stores(now).await.ok();
                 let mut of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
                 let mut forwarders = snapshot.layers.forwarding.untrusted_forwarders();
                 if let Some(view) = &view {
-                    of_gateway.extend(fleet::findings(view));
+                    of_gateway.extend(fleet_findings(view));
                     forwarders = view.forwarders();
                 }
                 let seen = findings::SeenClients {
@@ -216,7 +226,8 @@ impl Api {
             }
             Endpoint::Gateways => {
                 request::no_parameters(query)?;
-                json(&fleet::gateways(&*self.fleet.view().await))
+                let moment = |at| DateTime(at).to_string();
+                json(&gateways(&*self.fleet.view().await, moment))
             }
             Endpoint::Buckets => {
                 let page = Page::parse(query)?;
@@ -311,6 +322,21 @@ impl Api {
         let stores = self.admin_stores.get_or_try_init(connect).await;
         stores.map_err(ApiError::System)
     }
+}
+
+/// The dashboard's file at the path of a request, if there is a dashboard.
+fn dashboard_file(
+    settings: &Settings,
+    head: &http::request::Parts,
+) -> Result<Response<Full<Bytes>>, ApiError> {
+    let file = dashboard::file(head.uri.path()).ok_or(ApiError::NoSuchPath)?;
+    if !settings.admin_dashboard {
+        return Err(ApiError::NoDashboard);
+    }
+    if !matches!(head.method, Method::GET | Method::HEAD) {
+        return Err(ApiError::Method("GET, HEAD"));
+    }
+    Ok(file)
 }
 
 fn json(response: &impl Serialize) -> Result<String, ApiError> {

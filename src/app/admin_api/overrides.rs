@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{Method, request::Parts};
 use serde_json::{Map, Value};
 use weir_config::{ApiOverride, Settings, Until};
+use weir_console::query;
 use weir_limit::time::Timestamp;
 use weir_rules::{Limit, Override, OverrideOrigin};
 use weir_server::RequestBody;
@@ -16,7 +17,7 @@ use super::authorization::Operator;
 use super::bucket::limit_named;
 use super::endpoint::Target;
 use super::error::ApiError;
-use super::request::{self, parse_body, read_body};
+use super::request::{parse_body, read_body};
 use super::responses::{ListedOverride, Origin, OverridePage};
 use crate::app::overrides::{CheckedOverride, KeptOverride};
 use crate::app::reloads::Snapshot;
@@ -67,7 +68,7 @@ impl OverridesRequest {
     }
 
     fn with_query(mut self, query: Option<&str>) -> Result<Self, ApiError> {
-        for (pair, (name, value)) in request::parameters(query) {
+        for (pair, (name, value)) in query::parameters(query) {
             if self.is_change() {
                 return Err(ApiError::Query { form: FORM });
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::Method;
 use serde::Deserialize;
 use weir_config::FileSchemas;
+use weir_console::query::parameters;
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_logging::{LevelInForce, LogLevel};
 use weir_server::RequestBody;
@@ -13,7 +14,7 @@ use weir_yaml::HumanDuration;
 
 use super::authorization::Operator;
 use super::error::ApiError;
-use super::request::{parameters, parse_body, read_body};
+use super::request::{parse_body, read_body};
 use super::responses::{self, Config, DateTime, RefusedConfig};
 use crate::app::reloads::Snapshot;
 use crate::app::schemas;

@@ -1,15 +1,14 @@
 //! Parses the query and the body of a request to the admin API.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
-use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use weir_console::query::parameters;
 use weir_server::RequestBody;
 
 use super::error::ApiError;
@@ -43,18 +42,6 @@ pub(super) fn parse_body<T: DeserializeOwned>(
     serde_json::from_slice(body).map_err(|cause| ApiError::Body {
         form,
         cause: cause.to_string(),
-    })
-}
-
-/// The parameters of a query, each as it is written, and as its name and its decoded value.
-pub(super) fn parameters(
-    query: Option<&str>,
-) -> impl Iterator<Item = (&str, (&str, Cow<'_, str>))> {
-    let pairs = query.unwrap_or_default().split('&');
-    pairs.filter(|pair| !pair.is_empty()).map(|pair| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = percent_decode_str(value).decode_utf8_lossy();
-        (pair, (name, value))
     })
 }
 

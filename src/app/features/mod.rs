@@ -15,9 +15,10 @@ use std::sync::Arc;
 use futures_util::future::{LocalBoxFuture, ready};
 use tokio::sync::watch;
 use weir_config::Settings;
+use weir_console::findings::GatewayFinding;
 use weir_limit::ShedLevel;
 use weir_proxy::UpstreamSettings;
-use weir_telemetry::{Metrics, Tracer};
+use weir_telemetry::{Failures, Metrics, Tracer};
 
 use self::jwks::KeySets;
 use self::overload::Overload;
@@ -136,6 +137,11 @@ impl Features {
             let _ = ended.await;
         }
     }
+}
+
+/// What needs attention of what some of them do, by the failures of the last minute.
+pub(super) fn findings(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
+    overload::findings(failures)
 }
 
 /// Starts what traces requests, if the configuration asks for it.

@@ -4,6 +4,7 @@
 //! A timer that is late by the length of the event loop's queue tells how long each request waits
 //! there. Connections are accepted ahead of that queue, so a backlog of them is seen in it as well.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::pending;
@@ -14,17 +15,22 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use weir_config::Settings;
+use weir_console::findings::{GatewayFinding, GatewayFindingKind as Kind};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{OverloadControl, Priority, ShedLevel};
 use weir_middleware::{OverloadSettings, set_shed_level};
 use weir_rules::Enforcement;
-use weir_telemetry::Metrics;
+use weir_telemetry::{Failures, Metrics, RouteErrors};
+use weir_yaml::pluralized;
 
 /// The target of its log lines, as filters name it.
 const TARGET: &str = "weir::app::overload";
 
 /// Between two looks at the event loop.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Upper bound on routes that findings name: those of which the most was shed.
+const MAX_ROUTES: usize = 4;
 
 /// For how long nothing must be shed until an overload is over.
 const CALM: Duration = Duration::from_secs(10);
@@ -154,4 +160,44 @@ impl Overload {
             );
         }
     }
+}
+
+/// What was shed in the last minute, for the sake of the gateway and of its upstreams.
+pub(super) fn findings(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
+    let own = own_overload(failures.overload_shed);
+    own.into_iter().chain(of_routes(&failures.routes))
+}
+
+/// Requests that were shed for the sake of the gateway, whatever their routes.
+fn own_overload(shed: u64) -> Option<GatewayFinding> {
+    let requests = pluralized(usize::try_from(shed).unwrap_or(usize::MAX), "request");
+    let text = format!(
+        "{requests} in the last minute were shed by the gateway itself: a worker had more to do than \
+         its CPU can handle"
+    );
+    let remedy = "Give the gateway more cores, or add gateways. Look for what takes its CPU: a flood \
+                  of connections, TLS handshakes, or other programs on its machine";
+    (shed > 0).then(|| GatewayFinding::new(Kind::Overload, text, remedy))
+}
+
+/// The routes of whose requests some were shed for the sake of an upstream, those of which the most
+/// were shed first.
+fn of_routes(routes: &[(Arc<str>, RouteErrors)]) -> impl Iterator<Item = GatewayFinding> {
+    let shed = routes.iter().filter(|(_, counts)| counts.shed > 0);
+    let mut shed: Vec<_> = shed
+        .map(|(name, counts)| (Arc::clone(name), *counts))
+        .collect();
+    shed.sort_by_key(|(_, counts)| Reverse(counts.shed));
+    let shed = shed.into_iter().take(MAX_ROUTES);
+    shed.map(|(name, route)| {
+        let text = format!(
+            "{} of {} requests of route {name} in the last minute were shed: there were more than \
+             can be served",
+            route.shed,
+            route.requests.saturating_add(route.shed)
+        );
+        let remedy = "Look at the app: is it slower than usual, or is there more to do? Give routes \
+                      and clients that matter less a low `priority`, so that they are shed first";
+        GatewayFinding::new(Kind::Overload, text, remedy)
+    })
 }

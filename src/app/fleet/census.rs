@@ -6,10 +6,11 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use weir_console::fleet::{
+    FiguresState, GatewayEntry, GatewayState, KnownGateway, SILENT_AFTER, figures_name,
+};
 use weir_store::StoreError;
 
-use super::published::{FiguresState, GatewayEntry, figures_name};
-use super::view::{GatewayState, KnownGateway, SILENT_AFTER};
 use super::{FORBIDDEN_INTERVAL, Inner, leave_out_restarted, listed, seen};
 use crate::app::stores::SharedStores;
 

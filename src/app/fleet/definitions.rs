@@ -1,32 +1,18 @@
 //! The configuration of a gateway as others compare it with theirs: a digest of it, and its limits.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use hmac_sha256::Hash;
 use serde_json::Value;
 use weir_config::{FileSchemas, Settings};
-use weir_limit::Algorithm;
+use weir_console::fleet::{LimitDefinition, PublishedLimits};
 use weir_rules::{KeySource, Limit};
-use weir_yaml::HumanDuration;
 
-use super::published::{LimitDefinition, PublishedLimits};
 use crate::app::schemas;
 use crate::app::startup_log::describe_quota;
 
 /// Bytes of the digest that are shown.
 const DIGEST_BYTES: usize = 6;
-
-/// A limit that two configurations define differently, or that one of them lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::app) struct LimitDifference {
-    pub(in crate::app) limit: String,
-    pub(in crate::app) here: Option<String>,
-    pub(in crate::app) there: Option<String>,
-    /// What passes while both are in force.
-    pub(in crate::app) bound: String,
-}
 
 /// The digest of what a reload applies. Gateways may differ in the other keys, such as addresses
 /// and threads. It is made of what is shown of the configuration, so nobody can guess a secret by
@@ -108,60 +94,11 @@ fn definition(limit: &Limit) -> LimitDefinition {
     }
 }
 
-/// The limits that differ between two configurations, in the order of their names.
-pub(super) fn differences(here: &PublishedLimits, there: &PublishedLimits) -> Vec<LimitDifference> {
-    let names: BTreeSet<&String> = here.limits.keys().chain(there.limits.keys()).collect();
-    let differing = names.into_iter().filter_map(|name| {
-        let (here, there) = (here.limits.get(name), there.limits.get(name));
-        let text = |definition: Option<&LimitDefinition>| {
-            definition.map(|definition| definition.text.clone())
-        };
-        (here != there).then(|| LimitDifference {
-            limit: name.clone(),
-            here: text(here),
-            there: text(there),
-            bound: bound(here, there),
-        })
-    });
-    differing.collect()
-}
-
-/// What passes of one subject while both definitions are in force: docs/ALGORITHMS.md, "Changed
-/// limits" and "Changed periods".
-fn bound(here: Option<&LimitDefinition>, there: Option<&LimitDefinition>) -> String {
-    let (Some(here), Some(there)) = (here, there) else {
-        return "a gateway without the limit lets everything through".to_owned();
-    };
-    if here.per != there.per || here.algorithm != there.algorithm {
-        return "each counts for itself: what both allow passes in all".to_owned();
-    }
-    let most = here.burst.max(there.burst);
-    let span = |nanos| HumanDuration(Duration::from_nanos(nanos));
-    let names = [Algorithm::Gcra, Algorithm::InFlight].map(|algorithm| algorithm.name());
-    if here.algorithm == names[0] {
-        let interval = |of: &LimitDefinition| of.period / of.burst.max(1);
-        return format!(
-            "at most {} at once, then one each {}",
-            here.burst.saturating_add(there.burst),
-            span(interval(here).min(interval(there))),
-        );
-    }
-    if here.algorithm == names[1] {
-        return format!("at most {most} in flight");
-    }
-    match here.period == there.period {
-        true => format!("at most {most} in a window"),
-        false => format!(
-            "at most {most} in {}, and windows end by both definitions",
-            span(here.period.min(there.period))
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use weir_config::testing::Folder;
+    use weir_console::fleet::differences;
 
     const GATEWAY: &str = r#"
 listen: [{address: "127.0.0.1:8080"}]

@@ -8,8 +8,6 @@
 mod census;
 mod definitions;
 mod figures;
-mod published;
-mod view;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,29 +19,22 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use weir_config::StoreSettings;
+use weir_console::fleet::{
+    ENTRY_KEPT, FIGURES_KEPT, Figures, FiguresState, FleetView, GatewayEntry, GatewayState,
+    INTERVAL, KnownGateway, LIMITS_INTERVAL, LIMITS_KEPT, MAX_GATEWAYS, MAX_LIMITS_BYTES,
+    OtherConfiguration, PublishedLimits, SILENT_AFTER, Solitude, differences, figures_name,
+    limits_name,
+};
 use weir_limit::time::{Clock, Timestamp};
 use weir_store::{SharedEntry, StoreError};
 
-pub(super) use self::definitions::LimitDifference;
 pub(super) use self::figures::Surroundings;
-use self::published::{
-    ENTRY_KEPT, FIGURES_KEPT, GatewayEntry, INTERVAL, LIMITS_INTERVAL, LIMITS_KEPT,
-    MAX_LIMITS_BYTES, PublishedLimits, figures_name, limits_name,
-};
-pub(super) use self::published::{Figures, FiguresState, PublishedFinding};
-use self::view::SILENT_AFTER;
-pub(super) use self::view::{
-    CountedSubject, FleetView, GatewayState, KnownGateway, OtherConfiguration, Scope, Solitude,
-};
 use super::reloads::Snapshot;
 use super::shared_list::millis;
 use super::stores::SharedStores;
 
 /// The list of gateways in the store.
 const LIST: &str = "gateways";
-
-/// Upper bound on the gateways that are shown.
-pub(super) const MAX_GATEWAYS: usize = 200;
 
 /// How long a view is shown before the store is asked again.
 const VIEW_KEPT: Duration = Duration::from_secs(1);
@@ -312,7 +303,7 @@ impl Inner {
             OtherConfiguration {
                 digest: digest.to_owned(),
                 gateways,
-                limits: limits.map(|limits| definitions::differences(&own.limits, &limits)),
+                limits: limits.map(|limits| differences(&own.limits, &limits)),
             }
         });
         others.collect()

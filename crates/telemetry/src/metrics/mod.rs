@@ -37,7 +37,7 @@ pub use self::overload::{ConcurrencySample, OverloadMetrics, OverloadShed, ShedS
 pub use self::page::{Family, Name};
 use self::page::{Page, SampleKind};
 use self::recent::Remembered;
-pub use self::recent::RouteErrors;
+pub use self::recent::{Failures, RouteErrors};
 pub use self::refusals::{RefusalMetrics, Refusals};
 pub use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::striped::Counter;

@@ -46,6 +46,7 @@ pub struct RouteErrors {
 pub struct Failures {
     /// By route, in the order of their names.
     pub routes: Vec<(Arc<str>, RouteErrors)>,
+    /// Calls of the store.
     pub failed_store_calls: u64,
     /// Requests that were shed as their worker had more to do than its CPU can handle.
     pub overload_shed: u64,

@@ -173,7 +173,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             json!({"type": "integer", "minimum": 0, "default": 20}),
         )
         .scope()
-        .responses::<responses::Top>("The subjects.", schemas)
+        .responses::<weir_console::top::Top>("The subjects.", schemas)
         .refuses(&[404]),
         ("GET", "/v1/findings") => operation(
             "listFindings",
@@ -181,13 +181,13 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "buckets",
         )
         .scope()
-        .responses::<responses::Findings>("The findings.", schemas),
+        .responses::<weir_console::findings::Findings>("The findings.", schemas),
         ("GET", "/v1/gateways") => operation(
             "listGateways",
             "The gateways that share the store, and how their configurations differ",
             "process",
         )
-        .responses::<responses::Gateways>("The gateways.", schemas),
+        .responses::<weir_console::fleet::Gateways>("The gateways.", schemas),
         ("GET", "/v1/buckets/{limit}") => operation(
             "listBuckets",
             "Known subjects of a limit, each with what remains",

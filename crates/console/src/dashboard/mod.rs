@@ -4,15 +4,12 @@
 //! the token, or this machine.
 
 use bytes::Bytes;
+use http::Response;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use http::{Method, Response, request};
 use http_body_util::Full;
-use weir_config::Settings;
-
-use super::error::ApiError;
 
 const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
@@ -90,29 +87,19 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 /// Whether this path is the dashboard's.
-pub(super) fn has(path: &str) -> bool {
+pub fn has(path: &str) -> bool {
     !path.starts_with("/v1/")
 }
 
-/// The file at the path of a request, if there is a dashboard.
-pub(super) fn file(
-    settings: &Settings,
-    head: &request::Parts,
-) -> Result<Response<Full<Bytes>>, ApiError> {
-    let path = head.uri.path();
+/// The file at a path, with its headers.
+pub fn file(path: &str) -> Option<Response<Full<Bytes>>> {
     let file = FILES.iter().find(|(known, ..)| *known == path);
-    let (_, media_type, contents) = file.ok_or(ApiError::NoSuchPath)?;
-    if !settings.admin_dashboard {
-        return Err(ApiError::NoDashboard);
-    }
-    if !matches!(head.method, Method::GET | Method::HEAD) {
-        return Err(ApiError::Method("GET, HEAD"));
-    }
+    let (_, media_type, contents) = file?;
     let mut response = Response::new(Full::from(*contents));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     for (name, value) in HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    Ok(response)
+    Some(response)
 }

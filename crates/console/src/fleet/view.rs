@@ -4,38 +4,40 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use weir_limit::time::Timestamp;
-use weir_telemetry::{Metrics, Period, SubjectActivity};
+use weir_telemetry::Period;
 
-use super::definitions::LimitDifference;
-use super::figures::limit_figures;
+use super::differences::LimitDifference;
 use super::published::{
     Figures, FiguresState, GatewayEntry, INTERVAL, LimitFigures, PeriodFigures, SubjectFigures,
 };
+use crate::subjects::CountedSubject;
 
 /// For how long nothing is heard of a gateway that is behind, or silent: it has missed one
 /// publication, or three.
 const BEHIND_AFTER: Duration = INTERVAL.saturating_mul(2).saturating_add(SLACK);
-pub(super) const SILENT_AFTER: Duration = INTERVAL.saturating_mul(3).saturating_add(SLACK);
+pub const SILENT_AFTER: Duration = INTERVAL.saturating_mul(3).saturating_add(SLACK);
+
+/// Upper bound on the gateways that are shown.
+pub const MAX_GATEWAYS: usize = 200;
 
 /// How late a publication may be.
 const SLACK: Duration = Duration::from_millis(800);
 
 /// All gateways that this one knows of.
-pub(in crate::app) struct FleetView {
+pub struct FleetView {
     /// This one is the first.
-    pub(in crate::app) gateways: Vec<KnownGateway>,
+    pub gateways: Vec<KnownGateway>,
     /// Other configurations than that of this gateway.
-    pub(in crate::app) configurations: Vec<OtherConfiguration>,
+    pub configurations: Vec<OtherConfiguration>,
     /// There may be more gateways than are shown.
-    pub(in crate::app) is_cut: bool,
+    pub is_cut: bool,
     /// Why this gateway shows its own figures alone; none if it does not.
-    pub(in crate::app) alone: Option<Solitude>,
+    pub alone: Option<Solitude>,
 }
 
 /// Why a gateway knows nothing of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::app) enum Solitude {
+pub enum Solitude {
     /// It has nothing to do with others by its configuration.
     Configured(&'static str),
     /// It should know of them.
@@ -43,30 +45,30 @@ pub(in crate::app) enum Solitude {
 }
 
 /// A gateway, as this one knows it.
-pub(in crate::app) struct KnownGateway {
-    pub(in crate::app) entry: GatewayEntry,
-    pub(in crate::app) is_self: bool,
+pub struct KnownGateway {
+    pub entry: GatewayEntry,
+    pub is_self: bool,
     /// How long ago it has published.
-    pub(in crate::app) seen: Duration,
+    pub seen: Duration,
     /// Another has started in its place since then.
-    pub(in crate::app) is_replaced: bool,
-    pub(in crate::app) figures: Result<Figures, FiguresState>,
+    pub is_replaced: bool,
+    pub figures: Result<Figures, FiguresState>,
 }
 
 /// A configuration that other gateways have.
-pub(in crate::app) struct OtherConfiguration {
-    pub(in crate::app) digest: String,
+pub struct OtherConfiguration {
+    pub digest: String,
     /// The names of the gateways.
-    pub(in crate::app) gateways: Vec<String>,
+    pub gateways: Vec<String>,
     /// The limits that differ; none where they are not known.
-    pub(in crate::app) limits: Option<Vec<LimitDifference>>,
+    pub limits: Option<Vec<LimitDifference>>,
 }
 
 /// Whether a gateway publishes in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub(in crate::app) enum GatewayState {
+pub enum GatewayState {
     Up,
     /// It has missed a publication.
     Behind,
@@ -74,26 +76,8 @@ pub(in crate::app) enum GatewayState {
     Silent,
 }
 
-/// Whose subjects are counted.
-#[derive(Clone, Copy)]
-pub(in crate::app) enum Scope<'v> {
-    Gateway(&'v Metrics, Timestamp),
-    Fleet(&'v FleetView),
-}
-
-/// A subject of a limit.
-#[derive(Clone, Debug, PartialEq)]
-pub(in crate::app) struct CountedSubject {
-    pub(in crate::app) activity: SubjectActivity,
-    /// Requests a second: of the last minute, by the last seconds alone.
-    pub(in crate::app) rate: f64,
-    /// How many of its requests, and of its requests a second, may be missing, at most; none where
-    /// a gateway is not counted.
-    pub(in crate::app) uncounted: Option<(u64, f64)>,
-}
-
 impl KnownGateway {
-    pub(in crate::app) fn state(&self) -> GatewayState {
+    pub fn state(&self) -> GatewayState {
         match self.seen {
             seen if seen > SILENT_AFTER => GatewayState::Silent,
             seen if seen > BEHIND_AFTER => GatewayState::Behind,
@@ -102,12 +86,12 @@ impl KnownGateway {
     }
 
     /// The name and the address, as several may run on one machine.
-    pub(in crate::app) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         format!("{} ({})", self.entry.name, self.entry.address)
     }
 
     /// Whether it hashes names by another key than `own`, so that it counts them apart.
-    pub(in crate::app) fn has_other_key(&self, own: &GatewayEntry) -> bool {
+    pub fn has_other_key(&self, own: &GatewayEntry) -> bool {
         let keys = self.entry.hash_key.as_ref().zip(own.hash_key.as_ref());
         self.state() != GatewayState::Silent && keys.is_some_and(|(key, own)| key != own)
     }
@@ -118,7 +102,7 @@ impl KnownGateway {
         figures.is_ok_and(|figures| figures.counts_subjects)
     }
 
-    pub(in crate::app) fn figures_state(&self) -> FiguresState {
+    pub fn figures_state(&self) -> FiguresState {
         match &self.figures {
             Ok(_) => FiguresState::Shared,
             Err(state) => *state,
@@ -126,34 +110,36 @@ impl KnownGateway {
     }
 }
 
-impl Scope<'_> {
-    /// The subjects of a limit that sent requests within the period, in no order.
-    pub(in crate::app) fn subjects(self, limit: &str, period: Period) -> Vec<CountedSubject> {
+impl Solitude {
+    /// In words.
+    pub fn why(&self) -> String {
         match self {
-            Self::Gateway(metrics, now) => {
-                let own = limit_figures(metrics, limit, true, now);
-                merged(&[(&own, true)], period, true)
-            }
-            Self::Fleet(fleet) => fleet.subjects(limit, period),
+            Self::Configured(why) => (*why).to_owned(),
+            Self::Failed(why) => why.clone(),
         }
     }
 }
 
 impl FleetView {
+    /// Whether the gateway shares its store, by its configuration.
+    pub fn is_fleet(&self) -> bool {
+        !matches!(self.alone, Some(Solitude::Configured(_)))
+    }
+
     /// The figures of all gateways that share them.
-    pub(in crate::app) fn figures(&self) -> impl Iterator<Item = (&KnownGateway, &Figures)> {
+    pub fn figures(&self) -> impl Iterator<Item = (&KnownGateway, &Figures)> {
         let gateways = self.gateways.iter();
         gateways.filter_map(|gateway| Some((gateway, gateway.figures.as_ref().ok()?)))
     }
 
     /// How many gateways are counted.
-    pub(in crate::app) fn counted(&self) -> usize {
+    pub fn counted(&self) -> usize {
         let gateways = self.gateways.iter();
         gateways.filter(|gateway| gateway.is_counted()).count()
     }
 
     /// How many gateways would have to be counted.
-    pub(in crate::app) fn known(&self) -> usize {
+    pub fn known(&self) -> usize {
         let gateways = self.gateways.iter();
         let known = gateways
             .filter(|gateway| gateway.is_counted() || gateway.state() != GatewayState::Silent);
@@ -161,7 +147,7 @@ impl FleetView {
     }
 
     /// Peers that name other clients and are no trusted proxies, of any gateway.
-    pub(in crate::app) fn forwarders(&self) -> Vec<IpAddr> {
+    pub fn forwarders(&self) -> Vec<IpAddr> {
         let peers = self.figures().flat_map(|(_, figures)| &figures.forwarders);
         let mut peers: Vec<IpAddr> = peers.copied().collect();
         peers.sort_unstable();
@@ -169,7 +155,7 @@ impl FleetView {
         peers
     }
 
-    fn subjects(&self, limit: &str, period: Period) -> Vec<CountedSubject> {
+    pub(crate) fn subjects(&self, limit: &str, period: Period) -> Vec<CountedSubject> {
         let of_limit: Vec<(&LimitFigures, bool)> = self
             .figures()
             .filter_map(|(gateway, figures)| {
@@ -184,7 +170,7 @@ impl FleetView {
 /// Adds up what gateways have counted of a limit. A gateway that does not list a subject may have
 /// left it out, and each may have lost some of its requests. The rate of a gateway that was killed
 /// goes on where another is in its place, so its own does not count.
-fn merged(
+pub(crate) fn merged(
     gateways: &[(&LimitFigures, bool)],
     period: Period,
     are_all_counted: bool,
@@ -239,21 +225,14 @@ impl PeriodFigures {
     }
 }
 
-impl CountedSubject {
-    fn add(&mut self, other: SubjectActivity) {
-        let sum = &mut self.activity;
-        sum.name = sum.name.take().or(other.name);
-        sum.requests = sum.requests.saturating_add(other.requests);
-        sum.denied = sum.denied.saturating_add(other.denied);
-        sum.used_percent = sum.used_percent.max(other.used_percent);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
+    use weir_telemetry::SubjectActivity;
+
     use super::*;
+    use crate::scope::Scope;
 
     fn subject(key: &str, requests: u64, denied: u64) -> SubjectFigures {
         let mut figures = SubjectFigures::new(key.to_owned());

@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// The time that a point tells of.
-pub(super) const INTERVAL: Duration = Duration::from_secs(10);
+pub const INTERVAL: Duration = Duration::from_secs(10);
 
 /// An hour of points.
 const MAX_POINTS: usize = 360;
 
 /// The points of the last hour, the latest last.
 #[derive(Default)]
-pub(super) struct History(Mutex<Points>);
+pub struct History(Mutex<Points>);
 
 #[derive(Default)]
 struct Points {
@@ -24,7 +24,7 @@ struct Points {
 }
 
 impl History {
-    pub(super) fn push(&self, point: Value) {
+    pub fn push(&self, point: Value) {
         let mut kept = self.0.lock();
         kept.points.push_back(point);
         kept.count += 1;
@@ -33,7 +33,7 @@ impl History {
     }
 
     /// The points after the first `seen` of all; none if there are none.
-    pub(super) fn since(&self, seen: &mut u64) -> Option<Value> {
+    pub fn since(&self, seen: &mut u64) -> Option<Value> {
         let points: Vec<Value> = {
             let kept = self.0.lock();
             let new = usize::try_from(kept.count - *seen).unwrap_or(MAX_POINTS);

@@ -1,16 +1,18 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use weir_config::Settings;
+#[cfg(feature = "schema")]
+use schemars::JsonSchema;
+use serde::Serialize;
 use weir_rules::Limit;
 use weir_telemetry::{Period, SubjectActivity};
 
-use super::bucket::limit_named;
-use super::error::ApiError;
-use super::request::parameters;
-use super::responses::{Counted, CountedScope, Top, TopSubject, rounded_down};
-use crate::app::fleet::{CountedSubject, Scope};
+use crate::query::{RefusedParameter, parameters};
+use crate::rounded_down;
+use crate::scope::{Counted, CountedScope, Scope};
+use crate::subjects::CountedSubject;
 
 const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, period=minute or \
      hour, scope=gateway or fleet, and count=NUMBER";
@@ -18,11 +20,44 @@ const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, 
 /// Subjects that an answer lists where the request does not say.
 const COUNT: usize = 20;
 
-pub(super) struct TopQuery {
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
+pub struct Top {
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = [60, 3600])))]
+    pub period: u32,
+    #[serde(flatten)]
+    pub counted: Counted,
+    pub subjects: Vec<TopSubject>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
+pub struct TopSubject {
+    pub limit: String,
+    pub subject: String,
+    /// The name of the account, where log.account is plain.
+    pub name: Option<String>,
+    pub requests: u64,
+    pub denied: u64,
+    /// Requests a second: of the last minute, on average over its last 3 to 6 seconds.
+    pub rate: f64,
+    /// The most of the burst that was taken.
+    #[cfg_attr(feature = "schema", schemars(range(max = 1)))]
+    pub used: f64,
+    pub key: String,
+    /// How many of its requests may be missing, at most, as there was no room for all subjects;
+    /// null where a gateway is not counted.
+    pub uncounted: Option<u64>,
+    /// The same for its rate.
+    pub uncounted_rate: Option<f64>,
+}
+
+/// What a request asks for.
+pub struct TopQuery {
     limit: Option<String>,
     sort: Sort,
     period: Period,
-    pub(super) scope: CountedScope,
+    pub scope: CountedScope,
     count: usize,
 }
 
@@ -36,7 +71,14 @@ enum Sort {
 }
 
 impl TopQuery {
-    pub(super) fn parse(text: Option<&str>, settings: &Settings) -> Result<Self, ApiError> {
+    /// Reads a query, in which `limit_named` finds the limit.
+    ///
+    /// # Errors
+    /// When there is no such parameter or limit.
+    pub fn parse<'l, E: From<RefusedParameter>>(
+        text: Option<&str>,
+        limit_named: impl Fn(&str) -> Result<&'l Limit, E>,
+    ) -> Result<Self, E> {
         let mut query = Self {
             limit: None,
             sort: Sort::Rate,
@@ -45,10 +87,10 @@ impl TopQuery {
             count: COUNT,
         };
         for (pair, (name, value)) in parameters(text) {
-            let refused = || ApiError::parameter(pair, PARAMETERS);
+            let refused = || RefusedParameter::new(pair, PARAMETERS);
             match (name, &*value) {
                 ("limit", name) => {
-                    query.limit = Some(limit_named(settings, name)?.name().to_owned());
+                    query.limit = Some(limit_named(name)?.name().to_owned());
                 }
                 ("sort", "rate") => query.sort = Sort::Rate,
                 ("sort", "denied") => query.sort = Sort::Denied,
@@ -57,15 +99,21 @@ impl TopQuery {
                 ("period", "hour") => query.period = Period::Hour,
                 ("scope", word) => query.scope = CountedScope::parse(word).ok_or_else(refused)?,
                 ("count", number) => query.count = number.parse().map_err(|_| refused())?,
-                _ => return Err(refused()),
+                _ => return Err(refused().into()),
             }
         }
         Ok(query)
     }
 
-    pub(super) fn response(&self, settings: &Settings, scope: Scope<'_>, counted: Counted) -> Top {
-        let limits = settings.limits().into_iter();
-        let limits = limits.filter(|limit| {
+    /// The subjects of these limits. What was named before a reload may not be shown any more.
+    pub fn response(
+        &self,
+        limits: &[&Arc<Limit>],
+        shows_names: bool,
+        scope: Scope<'_>,
+        counted: Counted,
+    ) -> Top {
+        let limits = limits.iter().copied().filter(|limit| {
             self.limit
                 .as_deref()
                 .is_none_or(|name| name == limit.name())
@@ -83,8 +131,6 @@ impl TopQuery {
         });
         subjects.truncate(self.count);
         let subjects = subjects.into_iter();
-        // What was named before a reload may not be shown any more.
-        let shows_names = settings.account.keeps_names;
         let describe = |(limit, counted): (&Limit, CountedSubject)| {
             let subject = counted.activity;
             TopSubject {

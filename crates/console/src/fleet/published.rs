@@ -16,48 +16,48 @@ use weir_telemetry::{Period, SubjectActivity};
 const FORM: u32 = 1;
 
 /// How often a gateway publishes its figures.
-pub(in crate::app) const INTERVAL: Duration = Duration::from_secs(2);
+pub const INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long figures are kept: beyond that, those of a gateway that is gone say nothing of now.
-pub(super) const FIGURES_KEPT: Duration = Duration::from_secs(10);
+pub const FIGURES_KEPT: Duration = Duration::from_secs(10);
 
 /// How long a gateway that is gone is listed.
-pub(super) const ENTRY_KEPT: Duration = Duration::from_secs(300);
+pub const ENTRY_KEPT: Duration = Duration::from_secs(300);
 
 /// How often the limits of a configuration are published, and how long they are kept.
-pub(super) const LIMITS_INTERVAL: Duration = Duration::from_secs(60);
-pub(super) const LIMITS_KEPT: Duration = Duration::from_secs(300);
+pub const LIMITS_INTERVAL: Duration = Duration::from_secs(60);
+pub const LIMITS_KEPT: Duration = Duration::from_secs(300);
 
 /// Upper bound on the bytes of the limits of a configuration. Above it, the limits are not known to
 /// other gateways.
-pub(super) const MAX_LIMITS_BYTES: usize = 256 * 1024;
+pub const MAX_LIMITS_BYTES: usize = 256 * 1024;
 
 /// A gateway in the list.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(in crate::app) struct GatewayEntry {
+pub struct GatewayEntry {
     form: u32,
     /// Of the process, at random.
-    pub(in crate::app) id: String,
+    pub id: String,
     /// Of the machine.
-    pub(in crate::app) name: String,
+    pub name: String,
     /// Of the admin listener, or of the first listener for clients.
-    pub(in crate::app) address: String,
-    pub(in crate::app) version: String,
+    pub address: String,
+    pub version: String,
     /// The digest of the configuration.
-    pub(in crate::app) configuration: String,
+    pub configuration: String,
     /// The fingerprint of its `hash_key`; none without one, or from an earlier version.
     #[serde(default)]
-    pub(in crate::app) hash_key: Option<String>,
+    pub hash_key: Option<String>,
     /// When it started, in seconds since the Unix epoch.
-    pub(in crate::app) since: u64,
-    pub(in crate::app) figures: FiguresState,
+    pub since: u64,
+    pub figures: FiguresState,
 }
 
 /// Whether the figures of a gateway are known.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub(in crate::app) enum FiguresState {
+pub enum FiguresState {
     /// They are counted in the fleet.
     Shared,
     /// The Redis user of that gateway has no right to share them.
@@ -69,7 +69,7 @@ pub(in crate::app) enum FiguresState {
 }
 
 impl GatewayEntry {
-    pub(super) fn new(id: &str, name: &str, address: &str, since: u64) -> Self {
+    pub fn new(id: &str, name: &str, address: &str, since: u64) -> Self {
         Self {
             form: FORM,
             id: id.to_owned(),
@@ -84,7 +84,7 @@ impl GatewayEntry {
     }
 
     /// Reads an entry. Of another form, it has what can be read; none if there is no id.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let entry: Value = serde_json::from_str(text).ok()?;
         if has_known_form(&entry) {
             return serde_json::from_value(entry).ok();
@@ -106,7 +106,7 @@ impl GatewayEntry {
         })
     }
 
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         json(self)
     }
 }
@@ -116,36 +116,36 @@ fn has_known_form(published: &Value) -> bool {
 }
 
 /// The name of a gateway's figures in the store.
-pub(super) fn figures_name(id: &str) -> String {
+pub fn figures_name(id: &str) -> String {
     format!("gateway:{id}")
 }
 
 /// The name of a configuration's limits in the store.
-pub(super) fn limits_name(digest: &str) -> String {
+pub fn limits_name(digest: &str) -> String {
     format!("configuration:{digest}")
 }
 
 /// What a gateway has counted, and what needs attention there.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(in crate::app) struct Figures {
-    pub(super) form: u32,
-    pub(in crate::app) in_flight: u64,
-    pub(in crate::app) connections: u64,
+pub struct Figures {
+    pub form: u32,
+    pub in_flight: u64,
+    pub connections: u64,
     /// Requests that were let through in the last minute, and those of them that failed.
-    pub(in crate::app) requests: u64,
-    pub(in crate::app) failed: u64,
+    pub requests: u64,
+    pub failed: u64,
     /// Those that were not.
-    pub(in crate::app) denied: u64,
+    pub denied: u64,
     /// Without an admin listener, subjects are not counted.
-    pub(in crate::app) counts_subjects: bool,
-    pub(in crate::app) findings: Vec<PublishedFinding>,
+    pub counts_subjects: bool,
+    pub findings: Vec<PublishedFinding>,
     /// Peers that name other clients and are no trusted proxies.
-    pub(in crate::app) forwarders: Vec<IpAddr>,
-    pub(in crate::app) limits: BTreeMap<String, LimitFigures>,
+    pub forwarders: Vec<IpAddr>,
+    pub limits: BTreeMap<String, LimitFigures>,
 }
 
 impl Figures {
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             form: FORM,
             ..Self::default()
@@ -156,7 +156,7 @@ impl Figures {
     ///
     /// # Errors
     /// When they have another form.
-    pub(super) fn parse(text: impl AsRef<[u8]>) -> Result<Self, FiguresState> {
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, FiguresState> {
         let another = |_| FiguresState::AnotherVersion;
         let figures: Value = serde_json::from_slice(text.as_ref()).map_err(another)?;
         match has_known_form(&figures) {
@@ -165,46 +165,46 @@ impl Figures {
         }
     }
 
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         json(self)
     }
 }
 
 /// A finding about a gateway itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(in crate::app) struct PublishedFinding {
-    pub(in crate::app) kind: String,
-    pub(in crate::app) text: String,
+pub struct PublishedFinding {
+    pub kind: String,
+    pub text: String,
     /// None of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::app) detail: Option<String>,
-    pub(in crate::app) remedy: String,
+    pub detail: Option<String>,
+    pub remedy: String,
 }
 
 /// What a gateway has counted of a limit's subjects.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(in crate::app) struct LimitFigures {
+pub struct LimitFigures {
     /// Of the last seconds, of the minute, and of the hour.
     recent: PeriodFigures,
     minute: PeriodFigures,
     hour: PeriodFigures,
-    pub(super) subjects: Vec<SubjectFigures>,
+    pub subjects: Vec<SubjectFigures>,
 }
 
 /// How complete the counts of a period are.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct PeriodFigures {
+pub struct PeriodFigures {
     /// Over how many seconds was counted.
-    pub(super) seconds: f64,
+    pub seconds: f64,
     /// How many requests may be missing from the count of a subject.
-    pub(super) uncounted: u64,
+    pub uncounted: u64,
     /// The requests of the heaviest subject that was left out.
-    pub(super) left_out: u64,
+    pub left_out: u64,
 }
 
 /// A subject, with its counts of the last minute, of the last hour, and of the last seconds.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct SubjectFigures(String, Option<String>, Counts, Counts, Counts);
+pub struct SubjectFigures(String, Option<String>, Counts, Counts, Counts);
 
 /// Requests, those of them that were denied, and the most of the burst that was used, in percent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -219,12 +219,12 @@ impl Counts {
 }
 
 impl SubjectFigures {
-    pub(super) fn new(key: String) -> Self {
+    pub fn new(key: String) -> Self {
         let none = Counts::default();
         Self(key, None, none, none, none)
     }
 
-    pub(super) fn add(&mut self, period: Period, activity: SubjectActivity) {
+    pub fn add(&mut self, period: Period, activity: SubjectActivity) {
         let counts = Counts(activity.requests, activity.denied, activity.used_percent);
         self.1 = self.1.take().or(activity.name);
         match period {
@@ -234,7 +234,7 @@ impl SubjectFigures {
         }
     }
 
-    pub(super) fn activity(&self, period: Period) -> SubjectActivity {
+    pub fn activity(&self, period: Period) -> SubjectActivity {
         let Counts(requests, denied, used_percent) = self.counts(period);
         SubjectActivity {
             key: self.0.clone(),
@@ -245,7 +245,7 @@ impl SubjectFigures {
         }
     }
 
-    pub(super) fn key(&self) -> &str {
+    pub fn key(&self) -> &str {
         &self.0
     }
 
@@ -263,10 +263,7 @@ impl SubjectFigures {
 }
 
 impl LimitFigures {
-    pub(super) fn new(
-        [recent, minute, hour]: [PeriodFigures; 3],
-        subjects: Vec<SubjectFigures>,
-    ) -> Self {
+    pub fn new([recent, minute, hour]: [PeriodFigures; 3], subjects: Vec<SubjectFigures>) -> Self {
         Self {
             recent,
             minute,
@@ -275,7 +272,7 @@ impl LimitFigures {
         }
     }
 
-    pub(super) fn period(&self, period: Period) -> PeriodFigures {
+    pub fn period(&self, period: Period) -> PeriodFigures {
         match period {
             Period::Recent => self.recent,
             Period::Minute => self.minute,
@@ -308,7 +305,7 @@ impl LimitFigures {
 }
 
 /// Keeps so many subjects of all limits: what one limit does not need of its share, the others get.
-pub(super) fn keep_subjects(limits: &mut BTreeMap<String, LimitFigures>, count: usize) {
+pub fn keep_subjects(limits: &mut BTreeMap<String, LimitFigures>, count: usize) {
     let mut limits: Vec<_> = limits.values_mut().collect();
     limits.sort_by_key(|limit| limit.subjects.len());
     let (mut places, mut left) = (count, limits.len());
@@ -321,36 +318,36 @@ pub(super) fn keep_subjects(limits: &mut BTreeMap<String, LimitFigures>, count: 
 
 /// The limits of a configuration, by their names.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(super) struct PublishedLimits {
+pub struct PublishedLimits {
     form: u32,
-    pub(super) limits: BTreeMap<String, LimitDefinition>,
+    pub limits: BTreeMap<String, LimitDefinition>,
 }
 
 /// A limit as a configuration defines it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct LimitDefinition {
+pub struct LimitDefinition {
     /// In words.
-    pub(super) text: String,
-    pub(super) per: String,
-    pub(super) algorithm: String,
+    pub text: String,
+    pub per: String,
+    pub algorithm: String,
     /// Units that may pass at once, or the count of a window.
-    pub(super) burst: u64,
+    pub burst: u64,
     /// In how many nanoseconds these come back.
-    pub(super) period: u64,
+    pub period: u64,
 }
 
 impl PublishedLimits {
-    pub(super) fn new(limits: BTreeMap<String, LimitDefinition>) -> Self {
+    pub fn new(limits: BTreeMap<String, LimitDefinition>) -> Self {
         Self { form: FORM, limits }
     }
 
     /// Reads the limits; none of another form.
-    pub(super) fn parse(text: impl AsRef<[u8]>) -> Option<Self> {
+    pub fn parse(text: impl AsRef<[u8]>) -> Option<Self> {
         let parsed: Self = serde_json::from_slice(text.as_ref()).ok()?;
         (parsed.form == FORM).then_some(parsed)
     }
 
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         json(self)
     }
 }
