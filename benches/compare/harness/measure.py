@@ -12,7 +12,19 @@ from .peers import PEERS, Place, executable, redis, upstream
 from .processes import Failed, Load, Service, count_cores, refuse_taken
 
 #: Figures of a round, in the order in which they are shown.
-METRICS = ("cpu_us", "machine_us", "rps", "busy", "redis_us", "p50_us", "p99_us", "p999_us", "peak_mib")
+METRICS = (
+    "cpu_us",
+    "machine_us",
+    "rps",
+    "busy",
+    "redis_us",
+    "open_cpu_us",
+    "open_busy",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "peak_mib",
+)
 #: Part of the lesser of Weir's and nginx's peaks that the open loop sends.
 OPEN_PART = 0.5
 #: Part of the new connections that has to resume a session where all should.
@@ -204,7 +216,7 @@ def cell(bench, scenario, entrant, seconds, rate=None):
             "busy": 100 * cpu / closed["seconds"] / entrant.place.workers,
             "redis_us": store_cpu * 1e6 / closed["answered"] if store else None,
         }
-        figures |= latencies(load, seconds, rate, entrant)
+        figures |= open_loop(load, seconds, rate, entrant)
         figures["peak_mib"] = service.peak_mib()
     return figures
 
@@ -224,17 +236,26 @@ def checked(outcome, resumes=None):
     return outcome
 
 
-def latencies(load, seconds, rate, entrant):
+def open_loop(load, seconds, rate, entrant):
     """None for a proxy that cannot keep up: it would be the latency of the queue before it.
 
-    None without a rate, too.
+    None without a rate, too. A request costs more where the proxy sleeps in between.
     """
-    outcome = None
+    outcome, busy = None, None
     if rate and entrant.peak >= rate:
+        cpu = entrant.service.cpu_seconds()
         outcome = load.run(f"open {seconds} {rate}", seconds)
-        if not outcome["unanswered"]:
+        cpu = entrant.service.cpu_seconds() - cpu
+        if outcome["unanswered"]:
+            outcome = None
+        else:
             checked(outcome)
+            busy = 100 * cpu / outcome["seconds"] / entrant.place.workers
+    figures = {
+        f"{name}_us": outcome[name] if outcome else None for name in ("p50", "p99", "p999")
+    }
     return {
-        f"{name}_us": outcome[name] if outcome and not outcome["unanswered"] else None
-        for name in ("p50", "p99", "p999")
+        "open_cpu_us": cpu * 1e6 / outcome["answered"] if outcome else None,
+        "open_busy": busy,
+        **figures,
     }

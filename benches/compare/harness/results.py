@@ -36,6 +36,8 @@ COLUMNS = (
     ("requests/s", "rps", 0),
     ("busy %", "busy", 0),
     ("Redis CPU µs", "redis_us", 1),
+    ("CPU µs at the rate", "open_cpu_us", 1),
+    ("busy %", "open_busy", 0),
     ("p50 µs", "p50_us", 0),
     ("p99 µs", "p99_us", 0),
     ("p99.9 µs", "p999_us", 0),
@@ -170,18 +172,20 @@ def scenario_table(rows, scenario):
         return ""
     shown = [column for column in COLUMNS if any(row.get(column[1]) is not None for row in own)]
     last = ("p99", "p99_us") if scenario.open_loop else ("requests/s", "rps")
-    ratios = ["CPU: Weir to it", "CPU: it to nginx", f"{last[0]}: Weir to it"]
+    ratios = [
+        ("CPU: Weir to it", "weir", None, "cpu_us"),
+        ("CPU: it to nginx", None, "nginx", "cpu_us"),
+    ]
+    if any(row.get("open_cpu_us") is not None for row in own):
+        ratios.append(("at the rate: Weir to it", "weir", None, "open_cpu_us"))
+    ratios.append((f"{last[0]}: Weir to it", "weir", None, last[1]))
     lines = []
     for label in (contestant.label for contestant in scenario.contestants):
         if not any(row["proxy"] == label for row in own):
             continue
         cells = [label]
-        for proxy, other, metric in (
-            ("weir", label, "cpu_us"),
-            (label, "nginx", "cpu_us"),
-            ("weir", label, last[1]),
-        ):
-            cells.append(text(ratio(own, scenario.name, proxy, other, metric), 2))
+        for _, proxy, other, metric in ratios:
+            cells.append(text(ratio(own, scenario.name, proxy or label, other or label, metric), 2))
         for _, metric, digits in shown:
             cell = values(own, scenario.name, label, metric)
             cells.append(f"{cell.middle:,.{digits}f}" if cell else "-")
@@ -189,7 +193,8 @@ def scenario_table(rows, scenario):
     rate = own[0]["rate"]
     rate = f"open loop at {rate:,.0f} requests/s" if rate else "closed loop alone"
     head = f"### {scenario.title}\n\n`{scenario.name}`; {rate}\n\n"
-    return head + table(["", *ratios, *(title for title, _, _ in shown)], lines)
+    titles = [title for title, *_ in (*ratios, *shown)]
+    return head + table(["", *titles], lines)
 
 
 def text(own, digits):

@@ -33,6 +33,17 @@ class Ratios(unittest.TestCase):
         made = rows([2], [None])
         self.assertIsNone(results.ratio(made, "memory-1", "weir", "nginx", "cpu_us"))
 
+    def test_what_a_request_costs_a_proxy_that_is_not_busy_has_a_ratio_of_its_own(self):
+        made = rows([2], [1], rate=10.0)
+        self.assertNotIn("at the rate", results.scenario_table(made, TWO))
+        for one, cost in zip(made, (9, 3)):
+            one["open_cpu_us"] = cost
+        head, _, weir, nginx = results.scenario_table(made, TWO).splitlines()[4:8]
+        self.assertIn("at the rate: Weir to it", head)
+        self.assertIn("2.00 (2.00–2.00)", nginx)
+        self.assertIn("3.00 (3.00–3.00)", nginx)
+        self.assertIn("9.0", weir)
+
     def test_figures_of_other_scenarios_are_left_alone(self):
         made = rows([2], [1]) + rows([9], [1], scenario="plain")
         self.assertEqual(results.values(made, "memory-1", "weir", "cpu_us").most, 2)
