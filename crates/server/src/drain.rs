@@ -44,14 +44,20 @@ pub struct Draining(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// A flag, as cheap as a check at every request has to be.
-    has_begun: AtomicBool,
-    /// Wakes who waits for the drain.
-    begins: Notify,
+    /// A flag, as cheap as a check at every request has to be: nothing that is written meanwhile
+    /// lies beside it.
+    has_begun: CacheLine<AtomicBool>,
+    /// Wakes who waits for the drain: one lock for some of the connections each.
+    begins: [CacheLine<Notify>; 8],
     /// For code that does not know these types.
     told: watch::Sender<bool>,
     sockets: Mutex<SharedSockets>,
 }
+
+/// Shares no line of a core's cache with anything else.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct CacheLine<T>(T);
 
 /// The sockets that other processes serve as well.
 #[derive(Debug, Default)]
@@ -83,9 +89,11 @@ impl Drain {
 
     /// Starts the drain, which cannot be undone.
     pub fn start(&self) {
-        self.0.has_begun.store(true, Ordering::Relaxed);
+        self.0.has_begun.0.store(true, Ordering::Relaxed);
         // After the flag: who does not see it set is among those that wait by now.
-        self.0.begins.notify_waiters();
+        for begins in &self.0.begins {
+            begins.0.notify_waiters();
+        }
         self.0.told.send_replace(true);
     }
 }
@@ -99,7 +107,7 @@ impl Draining {
 
     /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.0.has_begun.load(Ordering::Relaxed)
+        self.0.has_begun.0.load(Ordering::Relaxed)
     }
 
     /// Becomes true when the drain begins, for code that does not know this type.
@@ -125,9 +133,13 @@ impl Draining {
 
     /// Waits for the drain to begin.
     pub fn begun(&self) -> impl Future<Output = ()> + Send {
+        // Each connection has its own receiver, and so an address of its own.
+        let address = std::ptr::from_ref(self).addr() / align_of::<CacheLine<u8>>();
+        let [first, ..] = &self.0.begins;
+        let begins = self.0.begins.get(address % self.0.begins.len());
         Begun {
             draining: self,
-            begins: unconstrained(self.0.begins.notified()),
+            begins: unconstrained(begins.unwrap_or(first).0.notified()),
             registered: None,
         }
     }

@@ -1,5 +1,5 @@
-//! Changes by operators through the admin API: a line of the log for each, with the operator's name
-//! (`by`). Possible secrets in subjects and keys are hashed.
+//! Changes by operators through the admin API, but for bans, which log their own: a line for each,
+//! with the operator's name (`by`). Possible secrets in subjects and keys are hashed.
 
 use tracing::info;
 
