@@ -56,6 +56,8 @@ struct FilterState {
     /// Whether the log says already that the kernel takes filters, and that it refuses them.
     is_granted: AtomicBool,
     is_denied: AtomicBool,
+    /// How many connections came of peers that the kernel's filter has no room for.
+    beyond: AtomicU32,
     /// What sockets had dropped when they were last asked. Several workers may share one.
     drops: Mutex<HashMap<u64, u32>>,
     metrics: RefusalMetrics,
@@ -69,6 +71,7 @@ impl PeerFilter {
             changes: watch::Sender::new(()),
             is_granted: AtomicBool::new(false),
             is_denied: AtomicBool::new(false),
+            beyond: AtomicU32::new(0),
             drops: Mutex::default(),
             metrics,
         }))
@@ -98,7 +101,6 @@ impl PeerFilter {
         let state = Arc::new(ListenerState {
             filter: self.clone(),
             mode: AtomicU8::new(OFF),
-            beyond: AtomicU32::new(0),
             at_accept: self.0.metrics.at_accept(),
         });
         // At once, so that a successor is never without.
@@ -113,8 +115,7 @@ impl PeerFilter {
     /// Whether to begin a connection of UDP with a peer. The kernel may have dropped its packets,
     /// or not yet; or not at all.
     pub(super) fn admits(&self, peer: IpAddr) -> bool {
-        let refused = self.0.refused.load();
-        let is_refused = refused.as_ref().is_some_and(|it| it.peers.contains(peer));
+        let is_refused = self.0.refuses(peer, |refused| refused.left_out == 0);
         if is_refused {
             self.0.metrics.at_accept().inc();
         }
@@ -206,6 +207,30 @@ impl PeerFilter {
     }
 }
 
+impl FilterState {
+    /// Whether to refuse a connection of this peer. Where the filter has no room for all, one in
+    /// [`COUNTED_PART`] is not, unless `all` are refused.
+    fn refuses(&self, peer: IpAddr, all: impl Fn(&FilteredPeers) -> bool) -> bool {
+        let refused = self.refused.load();
+        let refused = refused.as_ref().filter(|it| it.peers.contains(peer));
+        refused.is_some_and(|it| all(it) || !self.is_counted())
+    }
+
+    /// The same, where the kernel has dropped the connections of all that its filter has room for.
+    fn refuses_beyond_the_kernel(&self, peer: IpAddr) -> bool {
+        let refused = self.refused.load();
+        // Where all have room nobody else is looked up.
+        let has_others = refused.as_ref().is_some_and(|it| it.left_out > 0);
+        has_others && self.refuses(peer, |_| false)
+    }
+
+    /// Whether a connection that the filter has no room for is served, to be counted.
+    fn is_counted(&self) -> bool {
+        let number = self.beyond.fetch_add(1, Ordering::Relaxed);
+        number.is_multiple_of(COUNTED_PART)
+    }
+}
+
 /// Of the connections of peers that the kernel's filter has no room for, one in so many is served, so
 /// that its request is counted: those who come most often belong into the filter.
 const COUNTED_PART: u32 = 8;
@@ -221,8 +246,6 @@ const AT_ACCEPT: u8 = 2;
 struct ListenerState {
     filter: PeerFilter,
     mode: AtomicU8,
-    /// How many connections came of peers that the kernel's filter has no room for.
-    beyond: AtomicU32,
     at_accept: Counter,
 }
 
@@ -261,17 +284,10 @@ impl ListenerFilter {
 impl ListenerState {
     /// Whether to close an accepted connection of this peer.
     fn refuses(&self, mode: u8, peer: IpAddr) -> bool {
-        let refused = self.filter.0.refused.load();
-        let beyond_the_kernel = |it: &FilteredPeers| mode == AT_ACCEPT || it.left_out > 0;
-        let refused = refused.as_ref().filter(|it| beyond_the_kernel(it));
-        if !refused.is_some_and(|it| it.peers.contains(peer)) {
-            return false;
+        match mode {
+            AT_ACCEPT => self.filter.0.refuses(peer, |_| true),
+            _ => self.filter.0.refuses_beyond_the_kernel(peer),
         }
-        let is_counted = || {
-            let number = self.beyond.fetch_add(1, Ordering::Relaxed);
-            number.is_multiple_of(COUNTED_PART)
-        };
-        mode == AT_ACCEPT || !is_counted()
     }
 
     /// Keeps the filter of the socket up to date.
@@ -381,7 +397,6 @@ mod tests {
         ListenerState {
             filter,
             mode: AtomicU8::new(BY_KERNEL),
-            beyond: AtomicU32::new(0),
             at_accept,
         }
     }
@@ -396,6 +411,19 @@ mod tests {
         assert_eq!(served(&state(1), BY_KERNEL, "192.0.2.1"), 10);
         assert_eq!(served(&state(1), BY_KERNEL, "198.51.100.1"), 80);
         assert_eq!(served(&state(1), AT_ACCEPT, "192.0.2.1"), 0);
+    }
+
+    /// Those who come most often by UDP belong into the filter as well.
+    #[test]
+    fn of_connections_of_udp_as_many_are_counted_where_the_filter_has_no_room_and_none_where_it_has()
+     {
+        for (left_out, expected) in [(1, 10), (0, 0)] {
+            let state = state(left_out);
+            let peer = "192.0.2.1".parse().unwrap();
+            let served = (0..80).filter(|_| state.filter.admits(peer)).count();
+            assert_eq!(served, expected);
+            assert!(state.filter.admits("198.51.100.1".parse().unwrap()));
+        }
     }
 
     #[test]

@@ -94,6 +94,10 @@ InWindow: {per: address, algorithm: fixed_window, count: 5, period: 1h}
 AtOnce: {per: address, in_flight: 2}
 ";
 
+    const OVERRIDES: &str = "
+- PerAddress: {burst: 2, count: 2, period: 1h, until: 2099-12-31, ids: [192.0.2.77]}
+";
+
     /// A configuration with one route, to be seen through both doors.
     struct Seen {
         settings: Settings,
@@ -116,6 +120,7 @@ AtOnce: {per: address, in_flight: 2}
             let files = [
                 ("gateway.yaml", &*gateway),
                 ("limits/defaults.yaml", LIMITS),
+                ("limits/overrides.yaml", OVERRIDES),
             ];
             let settings = Folder::with(&files).settings();
             let metrics = Metrics::new();
@@ -376,6 +381,19 @@ AtOnce: {per: address, in_flight: 2}
             let said = explained.contains("now 1 of 1 workers shed that, for up to 100%");
             assert_eq!(said, sheds, "{explained}");
         }
+        set_shed_level(ShedLevel::NONE);
+    }
+
+    /// The limit's own quota decides once it has ended, so the client may come again.
+    #[test]
+    fn a_cost_beyond_an_override_that_ends_is_never_said_to_be_refused_for_good() {
+        let limits = "limits: [{limit: PerAddress, cost: {request_header: x-cost}}]";
+        let seen = Seen::new("", limits);
+        let request = request("192.0.2.77", &[("x-cost", "3")]);
+        let explained = seen.explained(&request, Vec::new());
+        assert!(explained.contains("with 429"), "{explained}");
+        let status = seen.real(&request, true);
+        assert_eq!(status, Some(StatusCode::TOO_MANY_REQUESTS));
     }
 
     #[test]

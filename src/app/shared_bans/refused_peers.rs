@@ -132,8 +132,15 @@ impl SharedBans {
                     in_force = None;
                 }
                 () = self.known.refused_peers().changed(), if !is_idle => {
-                    // Each order of too many is another filter.
-                    sleep(if all_fit { COLLECT_TIME } else { CONFIRM_INTERVAL }).await;
+                    let now = Instant::now();
+                    // Each order of too many is another filter, but no ban is held for it.
+                    let most = if all_fit { COLLECT_TIME } else { CONFIRM_INTERVAL };
+                    tokio::select! {
+                        () = sleep_until((now + most).min(wake.max(now + COLLECT_TIME))) => {}
+                        () = self.known.refused_peers().changed_by_hand() => {
+                            sleep(COLLECT_TIME).await;
+                        }
+                    }
                 }
                 () = sleep_until(wake.max(next)), if !is_idle => {}
             }
@@ -304,7 +311,7 @@ fn warn_of_too_many(did_fit: bool, fitting: usize, all: usize) {
 mod tests {
     use std::num::NonZeroU32;
 
-    use weir_limit::Quota;
+    use weir_limit::{BucketKey, Quota};
     use weir_limit::time::{Clock, ManualClock, Nanos};
     use weir_middleware::KnownBans;
     use weir_rules::{BanSchedule, HashKey, KeySource, StandingBans};
@@ -452,6 +459,47 @@ mod tests {
         };
         assert_eq!((counts.first(), counts.last()), (Some(&50), Some(&0)));
         assert!(counts.len() <= 4, "{counts:?}");
+    }
+
+    /// Their connections are closed when they are accepted, without a question to the store.
+    #[tokio::test(start_paused = true)]
+    async fn no_ban_that_is_lifted_holds_on_because_more_are_banned_than_the_filter_has_room_for() {
+        let (shared, _) = shared();
+        let (ban, metrics) = (ban(), Metrics::new().refusals().clone());
+        let subject = |number: u32| {
+            let scattered = Ipv4Addr::from_bits(number.wrapping_mul(2_654_435_761));
+            BucketKey::from(scattered.to_string().as_str())
+        };
+        let until = moment(START) + Nanos::from(Duration::from_secs(3600));
+        for number in 1..=5_000 {
+            let peer = RefusedPeer::banned(ban.name(), &subject(number));
+            shared.known.refused_peers().came(peer, until);
+        }
+        let filter = PeerFilter::new(metrics.clone());
+        let (_configurations, published) = watch::channel(Arc::new(Arc::clone(&ban)));
+        let rules_of = |ban: &Arc<Ban>| RefusalRules {
+            blocked: Vec::new(),
+            ..rules(ban)
+        };
+        let store = Arc::new(Memory::new(MemorySettings::default()));
+        let follow = shared.follow_refused_peers(published, rules_of, store, &filter);
+        let all = || {
+            let refusals = metrics.sample();
+            (refusals.peers + refusals.left_out, refusals.left_out > 0)
+        };
+        let lift = async {
+            sleep(Duration::from_millis(200)).await;
+            assert_eq!(all(), (5_000, true));
+            shared.known.refused_peers().lift(ban.name(), &subject(1));
+            shared.known.refused_peers().lift(ban.name(), &subject(2));
+            sleep(Duration::from_millis(200)).await;
+            all()
+        };
+        let left = tokio::select! {
+            never = follow => match never {},
+            left = lift => left,
+        };
+        assert_eq!(left, (4_998, true));
     }
 
     /// A peer in the filter sends nothing from which its gateway could learn of it.

@@ -52,6 +52,7 @@ pub struct Refusal {
 pub struct RefusedPeers {
     peers: Mutex<HashMap<RefusedPeer, Refusal>>,
     wake: Notify,
+    by_hand: Notify,
 }
 
 impl RefusedPeers {
@@ -109,8 +110,14 @@ impl RefusedPeers {
         self.wake.notified().await;
     }
 
+    /// Waits until a ban was set or lifted by hand, which must not wait for others.
+    pub async fn changed_by_hand(&self) {
+        self.by_hand.notified().await;
+    }
+
     pub(super) fn look_again(&self) {
         self.wake.notify_one();
+        self.by_hand.notify_one();
     }
 }
 

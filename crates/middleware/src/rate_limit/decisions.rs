@@ -66,7 +66,7 @@ impl QueriedLimit {
 
     /// The decision with a wait that is no longer than until the override ends. The limit's own
     /// quota decides from then on, and a client that it denies is told its wait by that.
-    fn within_override(&self, decision: Decision) -> Decision {
+    pub(super) fn within_override(&self, decision: Decision) -> Decision {
         Decision {
             retry_in: decision.retry_in.min(self.quota_ends_in),
             ..decision

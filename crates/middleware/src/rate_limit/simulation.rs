@@ -264,7 +264,7 @@ fn tell_decisions(decision: &PendingDecision, mut tell: impl FnMut(LimitDecision
             quota: queried.quota,
             cost,
             disposition: decision.map(|decision| meaning(queried.role, &decision)),
-            retry_in: decision.map_or(Nanos::ZERO, |decision| decision.retry_in),
+            retry_in: decision.map_or(Nanos::ZERO, |it| queried.within_override(it).retry_in),
         });
     }
 }
