@@ -601,7 +601,11 @@ fn a_step_is_named_in_its_room_and_where_steps_are_listed_alone() {
             !is_own(path) && identifiers.any(|it| contains(&words_of(it), &words))
         });
         let others: Vec<_> = others.map(|(path, _)| path).collect();
-        assert!(others.is_empty(), "{step} is named in {others:?}");
+        assert!(
+            others.is_empty(),
+            "{step} is named in {others:?}: move that code to its room, or give the room a longer \
+             name if they mean something else by these words; its key may be called as you like"
+        );
     }
 }
 

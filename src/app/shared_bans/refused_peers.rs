@@ -311,8 +311,8 @@ fn warn_of_too_many(did_fit: bool, fitting: usize, all: usize) {
 mod tests {
     use std::num::NonZeroU32;
 
-    use weir_limit::{BucketKey, Quota};
     use weir_limit::time::{Clock, ManualClock, Nanos};
+    use weir_limit::{BucketKey, Quota};
     use weir_middleware::KnownBans;
     use weir_rules::{BanSchedule, HashKey, KeySource, StandingBans};
     use weir_store::{Memory, MemorySettings};

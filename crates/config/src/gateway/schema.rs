@@ -80,8 +80,7 @@ pub(crate) struct Gateway {
     pub(crate) enforce: Option<Spanned<Enforcement>>,
     /// [Pages for people](#errors) in place of problem documents. Type: statuses and paths.
     pub(crate) errors: Option<Entries<Spanned<String>, Parsed<Statuses>>>,
-    /// `limits`, `on_denied`, `ratelimit_headers`, `cors`, `compression`, `request_headers` and
-    /// `response_headers` of [routes](#routes) that do not say otherwise. Default: `{}`.
+    /// What holds for [routes](#routes) that do not say otherwise. Default: `{}`.
     pub(crate) defaults: Option<RouteDefaults>,
     /// [Which requests go where, under which limits](#routes).
     pub(crate) routes: Spanned<Vec<Spanned<Route>>>,

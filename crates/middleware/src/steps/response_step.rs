@@ -45,7 +45,9 @@ pub trait ResponseStep: Any + fmt::Debug + Send + Sync {
     /// When it has its turn.
     fn phase(&self) -> Phase;
 
-    /// What it does with the response to this request; none if nothing.
+    /// What it does with the response to this request; none if nothing. It is asked in the poll in
+    /// which the request began, by the reading of the clock that the log's `duration_ms` counts from
+    /// (`weir_runtime::loop_time`).
     fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>>;
 
     /// Whether it is for the responses, too, by which a listener decides for another proxy, which
