@@ -295,7 +295,8 @@ mod tests {
             said(2_900, 12, true, 0).as_deref(),
             Some(
                 "the kernel drops connections of 2900 banned or blocked peers (0 SYN packets in the \
-                 last minute), and has no room for 12 more, whose connections are closed when they are accepted"
+                 last minute), and has no room for 12 more, whose connections are closed when they \
+                 are accepted"
             )
         );
         assert_eq!(
