@@ -20,7 +20,7 @@ const LISTED: &str = include_str!("rooms.txt");
 /// The limits of descriptors are Envoy's, and the limiter's crate hands them on.
 /// The peers whose connections are refused are named where connections are accepted and where sockets
 /// are set up; and a ban in a dry run refuses none.
-const MOST_FILES: usize = 356;
+const MOST_FILES: usize = 339;
 
 /// How many knots there are, and how many features they name together.
 const MOST_KNOTS: (usize, usize) = (0, 0);
@@ -291,10 +291,98 @@ const FEATURES: [Feature; 26] = [
     },
 ];
 
+/// What some files mean by identifiers that would name a feature elsewhere.
+struct OtherMeaning {
+    feature: &'static str,
+    meaning: &'static str,
+    /// Files, and folders with a slash at the end.
+    files: &'static [&'static str],
+    identifiers: &'static [&'static str],
+}
+
+const OTHER_MEANINGS: [OtherMeaning; 6] = [
+    OtherMeaning {
+        feature: "shedding",
+        meaning: "which servers come first: the priority of an SRV record, or that of a backup",
+        files: &[
+            "crates/proxy/src/balance/server_state.rs",
+            "crates/proxy/src/endpoint.rs",
+            "crates/proxy/src/resolver.rs",
+            "crates/proxy/src/settings.rs",
+        ],
+        identifiers: &["of_priority", "priorities", "priority"],
+    },
+    OtherMeaning {
+        feature: "shedding",
+        meaning: "a type of frames of HTTP/2",
+        files: &["crates/server/src/http2_frames.rs"],
+        identifiers: &["PRIORITY"],
+    },
+    OtherMeaning {
+        feature: "delayed requests",
+        meaning: "what an interval of tokio does about ticks that it missed",
+        files: &[
+            "crates/redis/src/leases.rs",
+            "src/app/admin_api/events.rs",
+            "src/app/gateway.rs",
+        ],
+        identifiers: &["Delay"],
+    },
+    OtherMeaning {
+        feature: "delayed requests",
+        meaning: "how late the event loop of a worker is",
+        files: &[
+            "crates/limit/src/overload.rs",
+            "crates/middleware/src/overload/",
+            "crates/telemetry/src/metrics/overload.rs",
+            "src/app/explain/shedding.rs",
+            "src/app/features/overload.rs",
+        ],
+        identifiers: &[
+            "DEFAULT_MAX_DELAY",
+            "MAX_MAX_DELAY",
+            "MIN_MAX_DELAY",
+            "delay",
+            "delay_ms",
+            "delays",
+            "max_delay",
+            "set_max_delay",
+        ],
+    },
+    OtherMeaning {
+        feature: "delayed requests",
+        meaning: "the latency of the real responses, which a decoy takes as well",
+        files: &[
+            "crates/middleware/src/decoy/mod.rs",
+            "crates/middleware/src/decoy/value_pattern.rs",
+        ],
+        identifiers: &["delay"],
+    },
+    OtherMeaning {
+        feature: "delayed requests",
+        meaning: "how long who shows a wrong token is kept waiting",
+        files: &["src/app/admin_api/wrong_tokens.rs"],
+        identifiers: &["DELAY", "MAX_DELAY"],
+    },
+];
+
+impl OtherMeaning {
+    fn is_meant(&self, feature: &str, path: &str, identifier: &str) -> bool {
+        self.feature == feature
+            && self.identifiers.contains(&identifier)
+            && is_among(self.files, path)
+    }
+}
+
+/// Whether a file is one of these, or in one of these folders, which have a slash at the end.
+fn is_among(files: &[&str], path: &str) -> bool {
+    let is_in = |one: &&str| *one == path || one.ends_with('/') && path.starts_with(*one);
+    files.iter().any(is_in)
+}
+
 impl Feature {
     fn is_room(&self, file: &str) -> bool {
-        let is_in = |room: &&str| *room == file || room.ends_with('/') && file.starts_with(*room);
-        self.rooms.iter().any(is_in)
+        is_among(self.rooms, file)
     }
 
     fn is_named_by(&self, identifier: &[String]) -> bool {
@@ -310,7 +398,7 @@ impl Feature {
     }
 }
 
-/// The places of the features that an identifier names.
+/// The places of the features that an identifier names, where it means nothing else.
 fn features_of(identifier: &str) -> Vec<usize> {
     let words = words_of(identifier);
     let features = FEATURES.iter().enumerate();
@@ -418,26 +506,36 @@ struct File {
     code_lines: usize,
     /// The features that it names, by their place in the table; those too whose room it is.
     named: BTreeSet<usize>,
+    /// What it means by identifiers that name a feature elsewhere: the places in the table, with the
+    /// identifiers.
+    other_meanings: BTreeSet<(usize, String)>,
     of_gateway: usize,
     fields: usize,
     text: String,
 }
 
 impl File {
-    /// `features` keeps the features that identifiers name.
-    fn read(path: &Path, features: &mut HashMap<String, Vec<usize>>) -> Self {
+    /// `name` is the path within the package; `features` keeps the features that identifiers name.
+    fn read(path: &Path, name: &str, features: &mut HashMap<String, Vec<usize>>) -> Self {
         let text = fs::read_to_string(path).unwrap();
         let code = code_of(&text);
         let code_lines = code.lines().filter(|line| !line.trim().is_empty());
-        let identifiers = identifiers(without_tests(&text));
-        let named = identifiers.into_iter().flat_map(|name| {
-            let known = features.entry(name.to_owned());
-            known.or_insert_with(|| features_of(name)).clone()
-        });
-        let named: BTreeSet<_> = named.collect();
+        let (mut named, mut other_meanings) = (BTreeSet::new(), BTreeSet::new());
+        for identifier in identifiers(without_tests(&text)) {
+            let known = features.entry(identifier.to_owned());
+            for feature in known.or_insert_with(|| features_of(identifier)) {
+                let of_feature = FEATURES[*feature].name;
+                let mut others = OTHER_MEANINGS.iter();
+                match others.position(|other| other.is_meant(of_feature, name, identifier)) {
+                    Some(other) => other_meanings.insert((other, identifier.to_owned())),
+                    None => named.insert(*feature),
+                };
+            }
+        }
         Self {
             code_lines: code_lines.count(),
             named,
+            other_meanings,
             of_gateway: code.matches("feature = \"gateway\"").count(),
             fields: LOG_FIELDS.iter().filter(|it| code.contains(*it)).count(),
             text: code,
@@ -459,7 +557,11 @@ fn files() -> &'static BTreeMap<String, File> {
         };
         let mut features = HashMap::new();
         paths
-            .map(|path| (named(&path), File::read(&path, &mut features)))
+            .map(|path| {
+                let name = named(&path);
+                let file = File::read(&path, &name, &mut features);
+                (name, file)
+            })
             .collect()
     })
 }
@@ -570,6 +672,28 @@ fn no_further_file_names_a_feature_outside_of_its_room() {
         .filter(|it| !found().contains_key(*it))
         .collect();
     assert!(unknown.is_empty(), "no such feature: {unknown:?}");
+}
+
+/// An exception that is needed no more would hide who names the feature later.
+#[test]
+fn no_other_meaning_is_listed_that_no_file_has() {
+    for (at, other) in OTHER_MEANINGS.iter().enumerate() {
+        let has = |path: &str, identifier: Option<&str>| {
+            let mut files = files().iter().filter(|(name, _)| is_among(&[path], name));
+            files.any(|(_, file)| {
+                let mut meanings = file.other_meanings.iter();
+                meanings.any(|(of, found)| *of == at && identifier.is_none_or(|it| it == found))
+            })
+        };
+        for path in other.files {
+            assert!(has(path, None), "{path}: {}", other.meaning);
+        }
+        for identifier in other.identifiers {
+            let mut paths = other.files.iter();
+            let found = paths.any(|path| has(path, Some(identifier)));
+            assert!(found, "{identifier}: {}", other.meaning);
+        }
+    }
 }
 
 /// Where steps on responses are listed, beside their rooms.
