@@ -5,6 +5,7 @@ use std::fmt::Write;
 use http::Method;
 use serde::Deserialize;
 use serde_json::Value;
+use weir_console::findings::{FindingKind, GatewayFindingKind, Label};
 use weir_telemetry::printable;
 
 use crate::app::{AdminClient, AdminError};
@@ -14,55 +15,13 @@ const PATH: &str = "/v1/findings";
 /// Something that needs attention, and what can be done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    pub(super) kind: FindingKind,
+    pub(super) label: Label,
     /// What a client does, or what is wrong with the gateway.
     pub(super) text: String,
     details: Vec<String>,
     pub(super) advice: String,
     /// The command that follows the advice.
     pub(super) command: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum FindingKind {
-    Configuration,
-    Store,
-    Upstream,
-    Overload,
-    Errors,
-    Proxy,
-    Unreadable,
-    Certificate,
-    Refused,
-    Fleet,
-    Abuse,
-    OverLimit,
-    DryRun,
-    NearLimit,
-    Banned,
-}
-
-impl FindingKind {
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Configuration => "CONFIG",
-            Self::Store => "STORE",
-            Self::Upstream => "UPSTREAM",
-            Self::Overload => "OVERLOAD",
-            Self::Errors => "ERRORS",
-            Self::Proxy => "PROXY",
-            Self::Unreadable => "UNREADABLE",
-            Self::Certificate => "CERT",
-            Self::Refused => "REFUSED",
-            Self::Fleet => "FLEET",
-            Self::Abuse => "ABUSE",
-            Self::OverLimit => "OVER LIMIT",
-            Self::DryRun => "DRY RUN",
-            Self::NearLimit => "NEAR LIMIT",
-            Self::Banned => "BANNED",
-        }
-    }
 }
 
 /// The findings of the admin API, about one gateway or the fleet; null from an older gateway, which
@@ -99,7 +58,9 @@ impl Finding {
         let text = escaped(found["text"].as_str()?);
         let gateway = found["gateway"].as_str().map(escaped);
         Some(Self {
-            kind: FindingKind::deserialize(&found["kind"]).ok()?,
+            label: GatewayFindingKind::deserialize(&found["kind"])
+                .ok()?
+                .label(),
             text: gateway.map_or(text.clone(), |gateway| format!("{gateway}: {text}")),
             details: details.map(escaped).collect(),
             advice: escaped(found["remedy"].as_str()?),
@@ -112,7 +73,7 @@ impl Finding {
         let text = format!("{subject} {}", found["text"].as_str()?);
         let remedy = &found["remedy"];
         Some(Self {
-            kind: FindingKind::deserialize(&found["kind"]).ok()?,
+            label: FindingKind::deserialize(&found["kind"]).ok()?.label(),
             text: escaped(&text),
             details: Vec::new(),
             advice: escaped(remedy["text"].as_str()?),
@@ -130,7 +91,7 @@ fn escaped(text: &str) -> String {
 pub(super) fn paragraph(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
-        let title = finding.kind.title();
+        let title = finding.label.title;
         // Writing to a string never fails.
         let _ = writeln!(text, "{title:<10}  {}", finding.text);
         let lines = finding.details.iter().chain([&finding.advice]);

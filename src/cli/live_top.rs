@@ -18,10 +18,11 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
+use weir_console::findings::Severity;
 use weir_telemetry::printable;
 
 use super::admin::{Period, Sort, TopQuery};
-use super::findings::{self, Finding, FindingKind};
+use super::findings::{self, Finding};
 use super::tables::{counted_line, name_or_id};
 use super::wrap::{cells_of, continued, fitted, wrapped};
 use crate::app::{AdminClient, AdminError};
@@ -421,23 +422,13 @@ impl View {
     }
 
     fn kind(&self, finding: &Finding) -> Span<'static> {
-        let color = match finding.kind {
-            FindingKind::Configuration
-            | FindingKind::Store
-            | FindingKind::Upstream
-            | FindingKind::Overload
-            | FindingKind::Errors
-            | FindingKind::Abuse => Color::Red,
-            FindingKind::Certificate
-            | FindingKind::Proxy
-            | FindingKind::Unreadable
-            | FindingKind::Fleet
-            | FindingKind::OverLimit
-            | FindingKind::DryRun => Color::Yellow,
-            FindingKind::NearLimit | FindingKind::Refused => Color::Cyan,
-            FindingKind::Banned => Color::Green,
+        let color = match finding.label.severity {
+            Severity::Critical => Color::Red,
+            Severity::Warning => Color::Yellow,
+            Severity::Notice => Color::Cyan,
+            Severity::Resolved => Color::Green,
         };
-        let title = format!("{:<10}  ", finding.kind.title());
+        let title = format!("{:<10}  ", finding.label.title);
         Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD))
     }
 

@@ -1,6 +1,11 @@
 //! Findings as they are shown: what needs attention, of a gateway itself or of subjects of limits, and
 //! what can be done.
 
+#![allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
+
 use std::borrow::Cow;
 
 #[cfg(feature = "schema")]
@@ -37,6 +42,7 @@ pub struct GatewayFinding {
 }
 
 impl GatewayFinding {
+    /// A finding about the gateway that is asked, without details.
     pub fn new(kind: GatewayFindingKind, text: String, remedy: &'static str) -> Self {
         Self {
             kind,
@@ -45,6 +51,34 @@ impl GatewayFinding {
             detail: None,
             remedy: remedy.into(),
         }
+    }
+}
+
+/// How a kind of findings is shown in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// At most ten characters.
+    pub title: &'static str,
+    /// Which colour it has.
+    pub severity: Severity,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Requests fail or are lost, or somebody attacks.
+    Critical,
+    /// Something is to be changed.
+    Warning,
+    /// To be known, and nothing need be done.
+    Notice,
+    /// It is dealt with.
+    Resolved,
+}
+
+impl Label {
+    const fn new(title: &'static str, severity: Severity) -> Self {
+        Self { title, severity }
     }
 }
 
@@ -75,6 +109,24 @@ pub enum GatewayFindingKind {
     Fleet,
 }
 
+impl GatewayFindingKind {
+    /// How findings of this kind are shown.
+    pub const fn label(self) -> Label {
+        match self {
+            Self::Configuration => Label::new("CONFIG", Severity::Critical),
+            Self::Store => Label::new("STORE", Severity::Critical),
+            Self::Upstream => Label::new("UPSTREAM", Severity::Critical),
+            Self::Overload => Label::new("OVERLOAD", Severity::Critical),
+            Self::Errors => Label::new("ERRORS", Severity::Critical),
+            Self::Proxy => Label::new("PROXY", Severity::Warning),
+            Self::Unreadable => Label::new("UNREADABLE", Severity::Warning),
+            Self::Certificate => Label::new("CERT", Severity::Warning),
+            Self::Refused => Label::new("REFUSED", Severity::Notice),
+            Self::Fleet => Label::new("FLEET", Severity::Warning),
+        }
+    }
+}
+
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Finding {
@@ -102,8 +154,29 @@ pub struct Finding {
     pub remedy: Remedy,
 }
 
+impl Finding {
+    /// A finding about a subject of a limit, of which nothing is known yet.
+    pub fn new(kind: FindingKind, limit: &str, subject: &str, remedy: Remedy) -> Self {
+        Self {
+            kind,
+            limit: limit.to_owned(),
+            subject: subject.to_owned(),
+            name: None,
+            subjects: 1,
+            requests: 0,
+            denied: 0,
+            rate: 0.0,
+            used: 0.0,
+            also: Vec::new(),
+            banned: None,
+            text: String::new(),
+            remedy,
+        }
+    }
+}
+
 /// What a finding is about, the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
@@ -120,6 +193,20 @@ pub enum FindingKind {
     /// It sends, which is worth a word only if it is banned. No answer has it.
     #[serde(skip)]
     Sends,
+}
+
+impl FindingKind {
+    /// How findings of this kind are shown.
+    pub const fn label(self) -> Label {
+        match self {
+            Self::Abuse => Label::new("ABUSE", Severity::Critical),
+            Self::OverLimit => Label::new("OVER LIMIT", Severity::Warning),
+            Self::DryRun => Label::new("DRY RUN", Severity::Warning),
+            Self::NearLimit => Label::new("NEAR LIMIT", Severity::Notice),
+            Self::Banned => Label::new("BANNED", Severity::Resolved),
+            Self::Sends => Label::new("SENDS", Severity::Notice),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -145,6 +232,19 @@ pub struct Remedy {
     pub command: Option<String>,
     /// The body of the request that sets the override; null for other remedies.
     pub parameters: Option<RaisedLimit>,
+}
+
+impl Remedy {
+    /// Advice that no command follows.
+    pub fn advice(text: &str) -> Self {
+        Self {
+            action: None,
+            ban: None,
+            text: text.to_owned(),
+            command: None,
+            parameters: None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Serialize)]
