@@ -24,6 +24,7 @@ struct Points {
 }
 
 impl History {
+    /// Adds a point, and drops those of more than an hour ago.
     pub fn push(&self, point: Value) {
         let mut kept = self.0.lock();
         kept.points.push_back(point);

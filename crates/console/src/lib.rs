@@ -5,10 +5,6 @@
 //! fills. It knows no layer, no store and no configuration, and changes nothing.
 
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 
 pub mod dashboard;
 pub mod findings;

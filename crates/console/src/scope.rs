@@ -12,7 +12,9 @@ use crate::subjects::CountedSubject;
 /// Whose subjects are counted.
 #[derive(Clone, Copy)]
 pub enum Scope<'v> {
+    /// This gateway alone, by its counters at a moment.
     Gateway(&'v Metrics, Timestamp),
+    /// All gateways of the fleet.
     Fleet(&'v FleetView),
 }
 
@@ -35,6 +37,10 @@ impl Scope<'_> {
 }
 
 /// Whose figures are shown.
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Counted {
@@ -53,6 +59,10 @@ pub struct Counted {
     pub alone: Option<String>,
 }
 
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]

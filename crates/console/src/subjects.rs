@@ -5,6 +5,7 @@ use weir_telemetry::SubjectActivity;
 /// A subject of a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountedSubject {
+    /// What it has sent, and what became of that.
     pub activity: SubjectActivity,
     /// Requests a second: of the last minute, by the last seconds alone.
     pub rate: f64,

@@ -1,5 +1,10 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
+#![allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
+
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -57,6 +62,7 @@ pub struct TopQuery {
     limit: Option<String>,
     sort: Sort,
     period: Period,
+    /// Whose figures are counted.
     pub scope: CountedScope,
     count: usize,
 }

@@ -11,8 +11,11 @@ use super::published::{LimitDefinition, PublishedLimits};
 /// A limit that two configurations define differently, or that one of them lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitDifference {
+    /// Its name.
     pub limit: String,
+    /// Its definition in words on the gateway that is asked; none if it has no such limit.
     pub here: Option<String>,
+    /// The same of the others.
     pub there: Option<String>,
     /// What passes while both are in force.
     pub bound: String,

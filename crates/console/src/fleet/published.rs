@@ -24,8 +24,10 @@ pub const FIGURES_KEPT: Duration = Duration::from_secs(10);
 /// How long a gateway that is gone is listed.
 pub const ENTRY_KEPT: Duration = Duration::from_secs(300);
 
-/// How often the limits of a configuration are published, and how long they are kept.
+/// How often the limits of a configuration are published.
 pub const LIMITS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long the limits of a configuration are kept.
 pub const LIMITS_KEPT: Duration = Duration::from_secs(300);
 
 /// Upper bound on the bytes of the limits of a configuration. Above it, the limits are not known to
@@ -42,6 +44,7 @@ pub struct GatewayEntry {
     pub name: String,
     /// Of the admin listener, or of the first listener for clients.
     pub address: String,
+    /// Of Weir.
     pub version: String,
     /// The digest of the configuration.
     pub configuration: String,
@@ -50,6 +53,7 @@ pub struct GatewayEntry {
     pub hash_key: Option<String>,
     /// When it started, in seconds since the Unix epoch.
     pub since: u64,
+    /// Whether it shares its figures.
     pub figures: FiguresState,
 }
 
@@ -69,6 +73,7 @@ pub enum FiguresState {
 }
 
 impl GatewayEntry {
+    /// A gateway of this version whose configuration is not known yet.
     pub fn new(id: &str, name: &str, address: &str, since: u64) -> Self {
         Self {
             form: FORM,
@@ -106,6 +111,7 @@ impl GatewayEntry {
         })
     }
 
+    /// As it is published.
     pub fn text(&self) -> String {
         json(self)
     }
@@ -128,23 +134,30 @@ pub fn limits_name(digest: &str) -> String {
 /// What a gateway has counted, and what needs attention there.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Figures {
+    /// The number of the form in which they are written.
     pub form: u32,
+    /// Requests in flight now.
     pub in_flight: u64,
+    /// Open connections of clients.
     pub connections: u64,
-    /// Requests that were let through in the last minute, and those of them that failed.
+    /// Requests that were let through in the last minute.
     pub requests: u64,
+    /// Those of them that failed.
     pub failed: u64,
-    /// Those that were not.
+    /// Requests that were not let through in the last minute.
     pub denied: u64,
     /// Without an admin listener, subjects are not counted.
     pub counts_subjects: bool,
+    /// What needs attention of the gateway itself.
     pub findings: Vec<PublishedFinding>,
     /// Peers that name other clients and are no trusted proxies.
     pub forwarders: Vec<IpAddr>,
+    /// What was counted of each limit, by its name.
     pub limits: BTreeMap<String, LimitFigures>,
 }
 
 impl Figures {
+    /// Figures of this form in which nothing was counted.
     pub fn new() -> Self {
         Self {
             form: FORM,
@@ -165,6 +178,7 @@ impl Figures {
         }
     }
 
+    /// As they are published.
     pub fn text(&self) -> String {
         json(self)
     }
@@ -173,11 +187,14 @@ impl Figures {
 /// A finding about a gateway itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PublishedFinding {
+    /// The word of its kind.
     pub kind: String,
+    /// A sentence about the gateway.
     pub text: String,
     /// None of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// What can be done.
     pub remedy: String,
 }
 
@@ -188,6 +205,7 @@ pub struct LimitFigures {
     recent: PeriodFigures,
     minute: PeriodFigures,
     hour: PeriodFigures,
+    /// Those that are published.
     pub subjects: Vec<SubjectFigures>,
 }
 
@@ -219,11 +237,13 @@ impl Counts {
 }
 
 impl SubjectFigures {
+    /// The subject with this key, of which nothing was counted.
     pub fn new(key: String) -> Self {
         let none = Counts::default();
         Self(key, None, none, none, none)
     }
 
+    /// Sets its counts of a period.
     pub fn add(&mut self, period: Period, activity: SubjectActivity) {
         let counts = Counts(activity.requests, activity.denied, activity.used_percent);
         self.1 = self.1.take().or(activity.name);
@@ -234,6 +254,7 @@ impl SubjectFigures {
         }
     }
 
+    /// Its counts of a period.
     pub fn activity(&self, period: Period) -> SubjectActivity {
         let Counts(requests, denied, used_percent) = self.counts(period);
         SubjectActivity {
@@ -245,6 +266,7 @@ impl SubjectFigures {
         }
     }
 
+    /// Its bucket's key.
     pub fn key(&self) -> &str {
         &self.0
     }
@@ -263,6 +285,7 @@ impl SubjectFigures {
 }
 
 impl LimitFigures {
+    /// The figures of a limit: the periods are the last seconds, the minute, and the hour.
     pub fn new([recent, minute, hour]: [PeriodFigures; 3], subjects: Vec<SubjectFigures>) -> Self {
         Self {
             recent,
@@ -272,6 +295,7 @@ impl LimitFigures {
         }
     }
 
+    /// How complete the counts of a period are.
     pub fn period(&self, period: Period) -> PeriodFigures {
         match period {
             Period::Recent => self.recent,
@@ -320,6 +344,7 @@ pub fn keep_subjects(limits: &mut BTreeMap<String, LimitFigures>, count: usize) 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct PublishedLimits {
     form: u32,
+    /// By their names.
     pub limits: BTreeMap<String, LimitDefinition>,
 }
 
@@ -328,7 +353,9 @@ pub struct PublishedLimits {
 pub struct LimitDefinition {
     /// In words.
     pub text: String,
+    /// What its buckets are for, in words.
     pub per: String,
+    /// Its name.
     pub algorithm: String,
     /// Units that may pass at once, or the count of a window.
     pub burst: u64,
@@ -337,6 +364,7 @@ pub struct LimitDefinition {
 }
 
 impl PublishedLimits {
+    /// The limits in the form of this version.
     pub fn new(limits: BTreeMap<String, LimitDefinition>) -> Self {
         Self { form: FORM, limits }
     }
@@ -347,6 +375,7 @@ impl PublishedLimits {
         (parsed.form == FORM).then_some(parsed)
     }
 
+    /// As they are published.
     pub fn text(&self) -> String {
         json(self)
     }

@@ -12,9 +12,10 @@ use super::published::{
 };
 use crate::subjects::CountedSubject;
 
-/// For how long nothing is heard of a gateway that is behind, or silent: it has missed one
-/// publication, or three.
+/// For how long nothing is heard of a gateway that is behind: it has missed one publication.
 const BEHIND_AFTER: Duration = INTERVAL.saturating_mul(2).saturating_add(SLACK);
+
+/// For how long nothing is heard of a gateway that is silent: it has missed three publications.
 pub const SILENT_AFTER: Duration = INTERVAL.saturating_mul(3).saturating_add(SLACK);
 
 /// Upper bound on the gateways that are shown.
@@ -46,17 +47,21 @@ pub enum Solitude {
 
 /// A gateway, as this one knows it.
 pub struct KnownGateway {
+    /// How it is listed.
     pub entry: GatewayEntry,
+    /// It is the one that is asked.
     pub is_self: bool,
     /// How long ago it has published.
     pub seen: Duration,
     /// Another has started in its place since then.
     pub is_replaced: bool,
+    /// What it has published, or why that is not known.
     pub figures: Result<Figures, FiguresState>,
 }
 
 /// A configuration that other gateways have.
 pub struct OtherConfiguration {
+    /// What names it.
     pub digest: String,
     /// The names of the gateways.
     pub gateways: Vec<String>,
@@ -65,6 +70,10 @@ pub struct OtherConfiguration {
 }
 
 /// Whether a gateway publishes in time.
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -77,6 +86,7 @@ pub enum GatewayState {
 }
 
 impl KnownGateway {
+    /// Whether it publishes in time.
     pub fn state(&self) -> GatewayState {
         match self.seen {
             seen if seen > SILENT_AFTER => GatewayState::Silent,
@@ -102,6 +112,7 @@ impl KnownGateway {
         figures.is_ok_and(|figures| figures.counts_subjects)
     }
 
+    /// Whether its figures are known.
     pub fn figures_state(&self) -> FiguresState {
         match &self.figures {
             Ok(_) => FiguresState::Shared,
