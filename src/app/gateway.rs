@@ -17,12 +17,11 @@ use weir_telemetry::Metrics;
 use weir_yaml::Inputs;
 
 use super::admin_api;
-use super::features::Features;
+use super::features::{FeatureKeepers, Features, SharedFeatures};
 use super::fleet::{Fleet, Identity, Surroundings};
 use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
-use super::shared_bans::{SharedBans, StandingBan};
-use super::shared_list::{ListChanges, ListKeeper, ListTarget};
+use super::shared_list::{ListChanges, ListKeeper};
 use super::stack::SharedState;
 use super::stacks::Stacks;
 use super::stores::{SharedStores, Stores, WorkerStores};
@@ -38,7 +37,7 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 /// The keepers of the lists that gateways share.
 pub(super) struct ListKeepers {
     overrides: ListKeeper<KeptOverride>,
-    standing_bans: ListKeeper<StandingBan>,
+    of_features: FeatureKeepers,
 }
 
 /// The parts of a process that are no sockets and no threads.
@@ -50,7 +49,7 @@ pub(super) struct Gateway {
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) features: Features,
     reloads: Reloads,
-    shared_bans: SharedBans,
+    shared_features: SharedFeatures,
     override_changes: ListChanges<KeptOverride>,
     state: SharedState,
 }
@@ -69,8 +68,8 @@ impl Gateway {
         stores.use_for(&settings.limits());
         let shared = stores.shared().await?;
         let lists = shared.as_ref().map(|shared| Arc::clone(&shared.lists));
-        let (shared_bans, mut standing_bans) =
-            SharedBans::new(state.access.known().clone(), stores.clock(), lists.clone());
+        let (shared_features, mut of_features) =
+            SharedFeatures::new(&state.access, stores.clock(), lists.clone());
         let process_state = ProcessState {
             environment,
             clock: stores.clock(),
@@ -86,9 +85,7 @@ impl Gateway {
         let (publish, snapshots) = watch::channel(Arc::new(snapshot));
         let sampled = snapshots.clone();
         ActiveUpstream::show(&metrics, move || sampled.borrow().upstreams().to_vec());
-        // So that standing bans hold from the first request on.
-        let first = standing_bans.first().await;
-        shared_bans.standing.put_in_force(&first);
+        shared_features.begin(&mut of_features).await;
         let files = (loaded, inputs);
         let gateway = Self {
             reloads: Reloads::new(source, files, publish, process_state),
@@ -96,13 +93,13 @@ impl Gateway {
             shared,
             snapshots,
             features,
-            shared_bans,
+            shared_features,
             override_changes,
             state,
         };
         let keepers = ListKeepers {
             overrides,
-            standing_bans,
+            of_features,
         };
         Ok((gateway, keepers))
     }
@@ -141,7 +138,7 @@ impl Gateway {
             features: self.features.clone(),
             metrics: self.metrics(),
             log_level,
-            shared_bans: self.shared_bans.clone(),
+            shared: self.shared_features.clone(),
         };
         admin_api::service(parts, draining)
     }
@@ -164,11 +161,15 @@ impl Gateway {
         let (never, ..) = tokio::join!(
             self.sweep(),
             self.follow_limits(),
-            self.shared_bans
-                .follow_all(snapshots, Snapshot::settings, store, &sockets),
+            self.shared_features.follow(
+                &mut keepers.of_features,
+                snapshots,
+                Snapshot::settings,
+                store,
+                &sockets
+            ),
             self.reloads.follow(),
             keepers.overrides.follow(&self.reloads),
-            keepers.standing_bans.follow(&self.shared_bans.standing),
         );
         never
     }

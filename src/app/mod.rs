@@ -18,7 +18,6 @@ mod gateway;
 mod overrides;
 mod reloads;
 pub mod schemas;
-mod shared_bans;
 mod shared_list;
 #[cfg(feature = "internals")]
 mod socketless;

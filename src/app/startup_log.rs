@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use weir_config::{EnvoyService, Listener, ProcessSettings, Route, Settings, WrittenDescriptor};
 use weir_limit::{Algorithm, Alignment, Quota};
-use weir_middleware::{BanPolicy, LocalResponse, OnDenied};
+use weir_middleware::{LocalResponse, OnDenied};
 use weir_rules::{KeySource, Limit};
 use weir_telemetry::Metrics;
 use weir_telemetry::events::{self, Loaded};
-use weir_yaml::{HumanDuration, pluralized};
+use weir_yaml::HumanDuration;
 
+use super::features::ROOMS;
 use super::overrides::CheckedOverride;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -172,14 +173,9 @@ fn write_summary(
     write_list(text, "descriptors", descriptors)?;
     let limits = settings.limits().into_iter();
     write_list(text, "limits", limits.map(describe_limit))?;
-    let access = &settings.access.lists;
-    for (name, list) in [("allow", &access.allow), ("block", &access.block)] {
-        if !list.is_empty() {
-            writeln!(text, "{name}: {}", describe_list(list.len()))?;
-        }
+    for room in ROOMS {
+        room.summarize(text, settings)?;
     }
-    let bans = settings.access.bans.iter();
-    write_list(text, "bans", bans.map(describe_ban))?;
     let mut forwarding = sockets().filter(|(_, listener)| listener.decides_for.is_none());
     if let Some((address, listener)) = forwarding.next() {
         writeln!(text, "try: curl -i {}/", url(address, listener))?;
@@ -188,7 +184,7 @@ fn write_summary(
 }
 
 /// Writes a heading and its lines, or nothing if there are no lines.
-fn write_list(
+pub(super) fn write_list(
     text: &mut String,
     heading: &str,
     lines: impl Iterator<Item = String>,
@@ -249,39 +245,6 @@ fn describe_descriptor(rule: &WrittenDescriptor, envoy: &EnvoyService) -> String
     format!("{}: {} -> {limit}", rule.domain, rule.entries)
 }
 
-fn describe_list((networks, accounts): (usize, usize)) -> String {
-    let networks = pluralized(networks, "network");
-    format!("{networks}, {}", pluralized(accounts, "account"))
-}
-
-fn describe_ban(policy: &BanPolicy) -> String {
-    let ban = &policy.ban;
-    let (name, per) = (ban.name(), joined(ban.per()));
-    if !policy.has_strikes() {
-        let command = format!("weir ban add {name} ...");
-        return format!("{name}: by hand (`{command}`), per {per}");
-    }
-    let (schedule, period) = (ban.schedule(), HumanDuration(ban.period()));
-    let strikes = usize::try_from(ban.strikes().burst().get());
-    let strikes = pluralized(strikes.unwrap_or(usize::MAX), "strike");
-    let (first, longest) = (
-        HumanDuration(schedule.first()),
-        HumanDuration(schedule.longest()),
-    );
-    let length = match first == longest {
-        true => first.to_string(),
-        false => format!("{first} to {longest}"),
-    };
-    let spared = match policy.workers {
-        workers @ 1.. if !policy.limits.is_empty() => format!(
-            " (no strikes: the first {} of a client that does not wait)",
-            pluralized(workers, "denial"),
-        ),
-        _ => String::new(),
-    };
-    format!("{name}: {length} for {strikes} in {period}{spared}, per {per}")
-}
-
 fn joined(per: &[KeySource]) -> String {
     let per: Vec<_> = per.iter().map(ToString::to_string).collect();
     per.join(" and ")
@@ -323,36 +286,11 @@ pub(super) fn describe_quota(quota: Quota) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_config::testing::{DEFAULTS, Folder, SMALLEST};
     use weir_limit::{Calendar, CalendarUnit};
 
     fn windowed(algorithm: Algorithm) -> String {
         let hour = Duration::from_secs(3600);
         describe_quota(Quota::windowed(algorithm, 5, hour).unwrap())
-    }
-
-    /// With `count: 10` a ban seemed not to work, as it took 30 denials.
-    #[test]
-    fn denials_that_are_no_strikes_are_told_of() {
-        let described = |workers: &str| {
-            let strikes = format!("{{limits: RequestsPerAddress, count: 10, period: 1m{workers}}}");
-            let bans =
-                format!("bans: {{abusers: {{per: address, for: 10m, strikes: {strikes}}}}}\n");
-            let folder = Folder::with(&[
-                ("gateway.yaml", &format!("{SMALLEST}{bans}")),
-                ("limits/defaults.yaml", DEFAULTS),
-            ]);
-            describe_ban(&folder.load().unwrap().access.bans[0])
-        };
-        assert_eq!(
-            described(""),
-            "abusers: 10m for 10 strikes in 1m (no strikes: the first 20 denials of a client that does \
-             not wait), per address/64"
-        );
-        assert_eq!(
-            described(", workers: 0"),
-            "abusers: 10m for 10 strikes in 1m, per address/64"
-        );
     }
 
     #[test]

@@ -17,26 +17,26 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, request};
 use weir_config::AdminToken;
 
-use super::endpoint;
 use super::error::ApiError;
 
 /// The sender of a request, for the log of changes: the name of a token, or the address of this
 /// machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Operator(Arc<str>);
+pub(in crate::app) struct Operator(Arc<str>);
 
 impl Operator {
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::app) fn name(&self) -> &str {
         &self.0
     }
 }
 
-/// Refuses a request without the right to its endpoint.
+/// Refuses a request without the right to its endpoint, which by any method `only_asks` or not.
 pub(super) fn check(
     tokens: &[AdminToken],
     has_dashboard: bool,
     peer: Option<IpAddr>,
     head: &request::Parts,
+    only_asks: bool,
 ) -> Result<Operator, ApiError> {
     if tokens.is_empty() {
         let peer = is_local(peer, has_dashboard, head);
@@ -51,16 +51,12 @@ pub(super) fn check(
     });
     let token = known.ok_or(ApiError::Unauthorised)?;
     let name = &token.name;
-    if token.is_read_only && !only_asks(head) {
+    let only_asks = only_asks || matches!(head.method, Method::GET | Method::HEAD);
+    if token.is_read_only && !only_asks {
         let why = format!("The token \"{name}\" is in `admin.read_only`; show another one.");
         return Err(ApiError::Forbidden(why));
     }
     Ok(Operator(Arc::clone(name)))
-}
-
-/// Whether a request changes nothing.
-fn only_asks(head: &request::Parts) -> bool {
-    matches!(head.method, Method::GET | Method::HEAD) || head.uri.path() == endpoint::EXPLAIN
 }
 
 /// Whether a request shows a token, right or wrong.
@@ -169,7 +165,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let operator = check(tokens, dashboard, peer.parse().ok(), &head).ok()?;
+        let operator = check(tokens, dashboard, peer.parse().ok(), &head, false).ok()?;
         Some(operator.name().to_owned())
     }
 

@@ -3,20 +3,92 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use http::{Method, StatusCode};
+use thiserror::Error;
 use weir_config::Settings;
 use weir_limit::time::Timestamp;
 use weir_limit::{Batch, BucketKey, Decision, Mode, Quota, Transaction};
-use weir_rules::{Limit, Override};
+use weir_rules::{IdError, Limit, Override};
 use weir_store::{Owed, StoreError};
 use weir_telemetry::audit;
 use weir_yaml::suggest;
 
+use super::Api;
 use super::authorization::Operator;
-use super::error::ApiError;
+use super::endpoint::{Call, Endpoint, Reply, json};
+use super::error::{ApiError, Refusal};
+use super::request;
 use super::responses::{
     self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket, seconds,
 };
 use crate::app::stores::AdminStores;
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[
+    Endpoint::new(
+        "/v1/buckets/{limit}/{subject}",
+        "GET, HEAD, DELETE",
+        |api, call| Box::pin(show(api, call)),
+    ),
+    Endpoint::new(
+        "/v1/buckets/{limit}/{subject}/refund",
+        "POST",
+        |api, call| Box::pin(refund(api, call)),
+    ),
+];
+
+/// Why a bucket is not shown or not changed.
+#[derive(Debug, Error)]
+pub(super) enum BucketError {
+    /// `help` names a similar limit that may be meant.
+    #[error("No route uses a limit \"{name}\"; {}", help.as_deref().unwrap_or(NO_OTHERS))]
+    NoSuchLimit { name: String, help: Option<String> },
+    #[error("\"{0}\" applies only to subjects with an override; this one has none.")]
+    NotCounted(String),
+    #[error("A place of \"{0}\" comes back when its request ends; DELETE frees all places.")]
+    InFlight(String),
+}
+
+const NO_OTHERS: &str = "there are none";
+
+impl Refusal for BucketError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NoSuchLimit { .. } | Self::NotCounted(_) => StatusCode::NOT_FOUND,
+            Self::InFlight(_) => StatusCode::CONFLICT,
+        }
+    }
+}
+
+/// The limit has no such subject.
+impl Refusal for IdError {
+    fn status(&self) -> StatusCode {
+        StatusCode::BAD_REQUEST
+    }
+}
+
+/// Shows a bucket, after it is made full by `DELETE`.
+async fn show(api: &Api, call: Call<'_>) -> Reply {
+    let snapshot = api.snapshot();
+    let bucket = BucketTarget::of(&call, &snapshot.settings)?;
+    if call.head.method == Method::DELETE {
+        let stores = api.admin_stores().await?;
+        bucket
+            .change(stores, Change::Reset, call.operator, call.now)
+            .await?;
+    }
+    bucket.respond(api, &snapshot.settings, call.now).await
+}
+
+async fn refund(api: &Api, call: Call<'_>) -> Reply {
+    let snapshot = api.snapshot();
+    let bucket = BucketTarget::of(&call, &snapshot.settings)?;
+    let units = request::refunded_units(call.head.uri.query(), call.body).await?;
+    let (stores, change) = (api.admin_stores().await?, Change::Refund(units));
+    bucket
+        .change(stores, change, call.operator, call.now)
+        .await?;
+    bucket.respond(api, &snapshot.settings, call.now).await
+}
 
 pub(super) struct BucketTarget {
     limit: Arc<Limit>,
@@ -40,15 +112,30 @@ pub(super) fn limit_named<'s>(
 ) -> Result<&'s Arc<Limit>, ApiError> {
     settings.limit(name).ok_or_else(|| {
         let limits = settings.limits();
-        ApiError::NoSuchLimit {
+        let refusal = BucketError::NoSuchLimit {
             name: name.to_owned(),
             help: suggest(name, limits.iter().map(|limit| limit.name())),
-        }
+        };
+        refusal.into()
     })
 }
 
 impl BucketTarget {
-    pub(super) fn find(
+    /// The bucket that a request's path names.
+    fn of(call: &Call<'_>, settings: &Settings) -> Result<Self, ApiError> {
+        Self::find(settings, call.parameter(0), call.parameter(1), call.now)
+    }
+
+    async fn respond(&self, api: &Api, settings: &Settings, now: Timestamp) -> Reply {
+        let decision = self.read(api.admin_stores().await?, now).await?;
+        let notes = BucketNotes {
+            name: None,
+            warning: self.warning(),
+        };
+        json(&self.response(settings, &decision, notes))
+    }
+
+    fn find(
         settings: &Settings,
         name: &str,
         subject: &str,
@@ -62,7 +149,7 @@ impl BucketTarget {
             subject: subject.to_owned(),
             key: limit.bucket_of(subject)?,
             overridden: overridden.cloned(),
-            quota: quota.ok_or_else(|| ApiError::NotCounted(name.to_owned()))?,
+            quota: quota.ok_or_else(|| BucketError::NotCounted(name.to_owned()))?,
         })
     }
 
@@ -127,7 +214,7 @@ impl BucketTarget {
                 audit::bucket_reset(by, limit, key);
             }
             Change::Refund(_) if self.quota.is_in_flight() => {
-                return Err(ApiError::InFlight(limit.to_owned()));
+                return Err(BucketError::InFlight(limit.to_owned()).into());
             }
             Change::Refund(cost) => {
                 let Some(cost) = NonZeroU64::new(cost) else {

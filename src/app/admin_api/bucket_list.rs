@@ -16,11 +16,19 @@ use weir_rules::Limit;
 use weir_store::{KeyScan, ScanPosition, StoreError};
 use weir_telemetry::{Metrics, Period};
 
+use super::Api;
 use super::bucket::{BucketTarget, limit_named};
+use super::endpoint::{Call, Endpoint, Reply, json};
 use super::error::ApiError;
 use super::request::{Cursor, Page};
 use super::responses::{BucketNotes, BucketPage, BucketSource};
 use crate::app::stores::AdminStores;
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[Endpoint::new(
+    "/v1/buckets/{limit}",
+    "GET, HEAD",
+    |api, call| Box::pin(respond(api, call)),
+)];
 
 /// For the scan of one page, which has the buckets that were found by then.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,7 +36,20 @@ const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Buckets that are read at once. A read of the memory store locks out others.
 const BATCH_SIZE: usize = 32;
 
-pub(super) struct BucketList<'s> {
+async fn respond(api: &Api, call: Call<'_>) -> Reply {
+    let snapshot = api.snapshot();
+    let settings = &snapshot.settings;
+    let page = Page::parse(call.query())?;
+    let list = BucketList::new(settings, call.parameter(0), page)?;
+    let stores = api.admin_stores().await?;
+    json(
+        &list
+            .response(settings, stores, &api.metrics, call.now)
+            .await?,
+    )
+}
+
+struct BucketList<'s> {
     limit: &'s Arc<Limit>,
     page: Page,
 }
@@ -40,12 +61,12 @@ struct Keys {
 }
 
 impl<'s> BucketList<'s> {
-    pub(super) fn new(settings: &'s Settings, limit: &str, page: Page) -> Result<Self, ApiError> {
+    fn new(settings: &'s Settings, limit: &str, page: Page) -> Result<Self, ApiError> {
         let limit = limit_named(settings, limit)?;
         Ok(Self { limit, page })
     }
 
-    pub(super) async fn response(
+    async fn response(
         &self,
         settings: &Settings,
         stores: &AdminStores,

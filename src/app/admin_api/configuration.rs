@@ -1,31 +1,34 @@
-//! What is in force, as the dashboard shows it: limits and how they are enforced, bans, routes and
-//! the store. No secret is in it.
+//! What is in force, as the dashboard shows it: limits and how they are enforced, routes and the
+//! store, and what rooms show of theirs. No secret is in it.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use weir_config::{Route, Settings, StoreSettings};
-use weir_middleware::BanPolicy;
 use weir_rules::{KeySource, Limit, LimitUse};
-use weir_yaml::HumanDuration;
 
+use crate::app::features::ROOMS;
 use crate::app::startup_log::describe_quota;
 
 pub(super) fn describe(settings: &Settings) -> Value {
     let limits = settings.limits().into_iter();
-    let bans = settings.access.bans.iter();
     let routes = settings.routes.iter();
     let store = match &settings.process.store {
         StoreSettings::Memory(_) => "memory".to_owned(),
         StoreSettings::Redis(store) => store.redis.to_string(),
     };
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "store": store,
-        "is_shared": settings.process.store.is_shared(),
-        "limits": limits.map(|limit| describe_limit(settings, limit)).collect::<Vec<_>>(),
-        "bans": bans.map(describe_ban).collect::<Vec<_>>(),
-        "routes": routes.map(|route| describe_route(settings, route)).collect::<Vec<_>>(),
-        "warnings": settings.warnings.to_string(),
-    })
+    let limits = limits.map(|limit| describe_limit(settings, limit));
+    let routes = routes.map(|route| describe_route(settings, route));
+    let mut members = Map::new();
+    let mut add = |name: &str, value| members.insert(name.to_owned(), value);
+    add("version", json!(env!("CARGO_PKG_VERSION")));
+    add("store", json!(store));
+    add("is_shared", json!(settings.process.store.is_shared()));
+    add("limits", limits.collect());
+    for room in ROOMS {
+        room.describe(&mut members, settings);
+    }
+    members.insert("routes".to_owned(), routes.collect());
+    members.insert("warnings".to_owned(), json!(settings.warnings.to_string()));
+    members.into()
 }
 
 fn describe_limit(settings: &Settings, limit: &Limit) -> Value {
@@ -56,21 +59,6 @@ fn enforcement(usage: &LimitUse) -> String {
         true => usage.enforcement.to_string(),
         false => "off".to_owned(),
     }
-}
-
-fn describe_ban(policy: &BanPolicy) -> Value {
-    let ban = &policy.ban;
-    let lengths = ban.schedule().lengths().iter();
-    let lengths = lengths.map(|length| HumanDuration(*length).to_string());
-    let strikes = policy.has_strikes().then(|| ban.strikes().burst());
-    json!({
-        "name": &**ban.name(),
-        "per": sources(ban.per()),
-        "strikes": strikes,
-        "within": strikes.map(|_| HumanDuration(ban.period()).to_string()),
-        "lengths": lengths.collect::<Vec<_>>(),
-        "enforce": policy.enforcement.to_string(),
-    })
 }
 
 fn describe_route(settings: &Settings, route: &Route) -> Value {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::ready;
 use futures_util::stream;
 use http::request;
 use http_body::Frame;
@@ -25,14 +26,22 @@ use weir_console::tail;
 use weir_limit::time::Clock;
 use weir_server::AdminBody;
 use weir_telemetry::{
-    BanMetrics, DecisionSample, Disposition, LatencyCounts, LimitMetrics, Metrics, Period,
-    RouteSample, StoreCallMetrics, TailFilter, UpstreamSample, Watch,
+    DecisionSample, Disposition, LatencyCounts, LimitMetrics, Metrics, Period, RouteSample,
+    StoreCallMetrics, TailFilter, UpstreamSample, Watch,
 };
 
 use super::configuration;
+use super::endpoint::{Endpoint, with_type};
 use super::error::ApiError;
+use crate::app::features::{DecisionCounters, ROOMS};
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[Endpoint::new("/v1/events", "GET", |api, call| {
+    let stream = api.events.stream(&call.head);
+    let response = stream.map(|stream| with_type("text/event-stream", stream));
+    Box::pin(ready(response))
+})];
 
 const MAX_STREAMS: usize = 8;
 
@@ -80,7 +89,7 @@ impl Events {
         }
     }
 
-    pub(super) fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
+    fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
         let filter = tail::filter(head.uri.query().unwrap_or_default())?;
         let permit = Arc::clone(&self.permits).try_acquire_owned();
         let permit = permit.map_err(|_| ApiError::TooManyWatchers(MAX_STREAMS))?;
@@ -114,7 +123,8 @@ struct Counted {
     handles: Handles,
     routes: HashMap<Arc<str>, RouteSample>,
     limits: HashMap<String, DecisionSample>,
-    bans: HashMap<Arc<str>, DecisionSample>,
+    /// By the member that shows them, and the name of what decides.
+    of_rooms: HashMap<(&'static str, Arc<str>), DecisionSample>,
     /// Connections of banned and blocked peers.
     refused: u64,
     own: LatencyCounts,
@@ -123,7 +133,7 @@ struct Counted {
 
 struct Handles {
     limits: Vec<(String, LimitMetrics)>,
-    bans: Vec<(Arc<str>, BanMetrics)>,
+    of_rooms: Vec<DecisionCounters>,
     /// None for the memory store, whose calls are not timed.
     store: Option<StoreCallMetrics>,
 }
@@ -137,19 +147,14 @@ enum Due {
 impl Handles {
     fn new(snapshot: &Snapshot, metrics: &Metrics) -> Self {
         let limits = snapshot.settings.limits().into_iter();
-        let bans = snapshot.settings.access.bans.iter();
+        let of_rooms = ROOMS.iter();
+        let of_rooms = of_rooms.filter_map(|room| room.decisions(&snapshot.settings, metrics));
         let is_shared = snapshot.settings.process.store.is_shared();
         Self {
             limits: limits
                 .map(|limit| (limit.name().to_owned(), metrics.limit(limit.name())))
                 .collect(),
-            bans: bans
-                .map(|policy| {
-                    let name = Arc::clone(policy.ban.name());
-                    let counters = metrics.bans().ban(&name);
-                    (name, counters)
-                })
-                .collect(),
+            of_rooms: of_rooms.collect(),
             store: is_shared.then(|| metrics.store_call("decide", &[])),
         }
     }
@@ -219,7 +224,7 @@ impl EventStream {
     fn second(&mut self) -> Value {
         let metrics = Arc::clone(&self.events.metrics);
         let (decisions, failed, latency, routes) = self.counted.routes(&metrics);
-        let (limits, (bans, banned)) = (self.counted.limits(), self.counted.bans());
+        let (limits, (by_name, denied)) = (self.counted.limits(), self.counted.of_rooms());
         let own = metrics.tail().own_latency();
         let own_since = own.since(&std::mem::replace(&mut self.counted.own, own));
         let (at, error) = metrics.last_load();
@@ -231,11 +236,8 @@ impl EventStream {
         let now = self.events.clock.now().as_secs();
         let subjects = self.seconds.is_multiple_of(SUBJECTS_INTERVAL);
         self.seconds += 1;
-        json!({
-            "at": now,
-            "decisions": decisions,
-            "failed": failed,
-            "banned": banned,
+        let counted = json!({"at": now, "decisions": decisions, "failed": failed});
+        let process = json!({
             "latency": {"all": quantiles(&latency), "own": quantiles(&own_since)},
             "in_flight": server.in_flight.get(),
             "connections": server.open.get(),
@@ -243,13 +245,15 @@ impl EventStream {
             "store": self.store(),
             "load": {"at": at, "error": error},
             "limits": limits,
-            "bans": bans,
+        });
+        let others = json!({
             "routes": routes,
             "upstreams": upstreams,
             "subjects": subjects.then(|| self.counted.subjects(&metrics, now)),
             "tail": lines,
             "left_out": left_out,
-        })
+        });
+        joined([counted, denied, process, by_name, others])
     }
 
     fn store(&mut self) -> Value {
@@ -274,7 +278,7 @@ impl Counted {
             handles: Handles::new(snapshot, metrics),
             routes: HashMap::new(),
             limits: HashMap::new(),
-            bans: HashMap::new(),
+            of_rooms: HashMap::new(),
             refused: 0,
             own: metrics.tail().own_latency(),
             store: LatencyCounts::default(),
@@ -285,14 +289,13 @@ impl Counted {
     /// watches.
     fn point(&mut self, metrics: &Metrics, now: u64) -> Value {
         let (decisions, failed, latency, _) = self.routes(metrics);
-        let (_, banned) = self.bans();
-        json!({
-            "at": now,
-            "decisions": decisions,
-            "failed": failed,
-            "banned": banned,
-            "latency": {"all": quantiles(&latency)},
-        })
+        let (_, denied) = self.of_rooms();
+        let counted = json!({"at": now, "decisions": decisions, "failed": failed});
+        joined([
+            counted,
+            denied,
+            json!({"latency": {"all": quantiles(&latency)}}),
+        ])
     }
 
     /// The decisions since the last event, how many of each ended with a server error, how long all
@@ -328,17 +331,23 @@ impl Counted {
         Value::Object(limits.collect())
     }
 
-    /// The counts of each ban, and how many requests all of them denied.
-    fn bans(&mut self) -> (Value, u64) {
-        let mut denied = 0;
-        let bans = self.handles.bans.iter().map(|(name, counters)| {
-            let now = counters.sample();
-            let before = self.bans.insert(Arc::clone(name), now).unwrap_or(now);
-            denied += now.since(before).denied;
-            (name.to_string(), counts(now, before))
-        });
-        let bans = Value::Object(bans.collect());
-        (bans, denied)
+    /// What rooms show beside limits, each in a member: the counts by name, and how many requests were
+    /// denied in all.
+    fn of_rooms(&mut self) -> (Value, Value) {
+        let (mut all, mut denied) = (Map::new(), Map::new());
+        for counters in &self.handles.of_rooms {
+            let (mut counted, mut sum) = (Map::new(), 0);
+            for (name, sample) in &counters.by_name {
+                let now = sample();
+                let of = (counters.member, Arc::clone(name));
+                let before = self.of_rooms.insert(of, now).unwrap_or(now);
+                sum += now.since(before).denied;
+                counted.insert(name.to_string(), counts(now, before));
+            }
+            all.insert(counters.member.to_owned(), counted.into());
+            denied.insert(counters.denied_member.to_owned(), sum.into());
+        }
+        (all.into(), denied.into())
     }
 
     /// The known subjects of each limit within a minute.
@@ -371,6 +380,15 @@ fn counts(now: DecisionSample, before: DecisionSample) -> Value {
         })
     };
     json!({"second": shown(now.since(before)), "total": shown(now)})
+}
+
+/// One object with the members of all.
+fn joined<const N: usize>(objects: [Value; N]) -> Value {
+    let objects = objects.into_iter().filter_map(|object| match object {
+        Value::Object(members) => Some(members),
+        _ => None,
+    });
+    Value::Object(objects.flatten().collect())
 }
 
 /// Without decisions that did not occur.

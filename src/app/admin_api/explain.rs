@@ -9,13 +9,19 @@ use std::net::IpAddr;
 use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
-use weir_config::Settings;
-use weir_server::RequestBody;
 
+use super::Api;
+use super::endpoint::{Call, Endpoint, Reply, json};
 use super::error::ApiError;
 use super::request::{parse_body, read_body_up_to};
 use super::responses::Explanation;
 use crate::app::explain::{self, Load, explain_in_force};
+
+/// It changes nothing although it is a `POST`.
+pub(super) const ENDPOINTS: &[Endpoint] = &[Endpoint::new("/v1/explain", "POST", |api, call| {
+    Box::pin(respond(api, call))
+})
+.only_asking()];
 
 /// An example of a request's body.
 const FORM: &str = "{\"path\": \"/a\", \"ip\": \"203.0.113.9\", \"headers\": [\"a: b\"]}";
@@ -61,17 +67,15 @@ impl Explained {
     }
 }
 
-pub(super) async fn response(
-    settings: &Settings,
-    load: &Load,
-    body: RequestBody,
-) -> Result<Explanation, ApiError> {
-    let body = read_body_up_to(MAX_BYTES, body, FORM).await?;
+async fn respond(api: &Api, call: Call<'_>) -> Reply {
+    let snapshot = api.snapshot();
+    let load = Load::new(snapshot.upstreams(), api.features.worker_levels());
+    let body = read_body_up_to(MAX_BYTES, call.body, FORM).await?;
     let explained: Explained = parse_body(&body, FORM)?;
     let request = explained.request();
     let request = request.map_err(|cause| ApiError::Body { form: FORM, cause })?;
-    let explanation = explain_in_force(settings, &request, load);
-    Ok(Explanation { explanation })
+    let explanation = explain_in_force(&snapshot.settings, &request, &load);
+    json(&Explanation { explanation })
 }
 
 #[cfg(test)]

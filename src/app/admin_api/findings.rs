@@ -21,31 +21,36 @@ use std::time::Duration;
 use ipnet::IpNet;
 use weir_config::Settings;
 use weir_console::findings::{
-    Finding as ShownFinding, FindingKind as Kind, FoundBan, RaisedLimit, Remedy, RemedyAction,
+    Finding as ShownFinding, FindingKind as Kind, Findings, RaisedLimit, Remedy, RemedyAction,
 };
 use weir_console::rounded_down;
-use weir_console::scope::Scope;
+use weir_console::scope::{Scope, counted};
 use weir_console::subjects::CountedSubject;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Quota};
 use weir_middleware::WaitSpreader;
-use weir_rules::{Ban, Enforcement, KeySource, Limit};
+use weir_rules::{KeySource, Limit};
 use weir_telemetry::{Metrics, Period, SubjectActivity};
-use weir_yaml::{HumanDuration, pluralized};
+use weir_yaml::pluralized;
 
-use super::ban::{self, BanStores, BanTarget};
-use super::error::ApiError;
-use super::responses::finite_seconds;
+use super::endpoint::{Call, Endpoint, Reply, json};
+use super::{Api, gateway_findings};
+use crate::app::features::ROOMS;
+
+pub(super) const ENDPOINTS: &[Endpoint] =
+    &[Endpoint::new("/v1/findings", "GET, HEAD", |api, call| {
+        Box::pin(respond(api, call))
+    })];
 
 const MAX_FINDINGS: usize = 12;
 
-/// Upper bound on ban look-ups: per group of subjects, and in total.
-const MAX_BAN_LOOKUPS: usize = 64;
+/// Upper bound on subjects of which rooms look up what holds for them: per group, and in total.
+pub(in crate::app) const MAX_LOOKUPS: usize = 64;
 
 /// Findings of subjects that are only near a limit.
 const MAX_NEAR_LIMIT: usize = 4;
 
-pub(super) const PERIOD: Period = Period::Minute;
+const PERIOD: Period = Period::Minute;
 
 /// A person who tries again and again is denied less often than that in a minute. Below this rate a
 /// client is listed only after it was denied.
@@ -74,7 +79,7 @@ const V6_NETWORK: u8 = 48;
 const OVERRIDE_DURATION: &str = "1h";
 
 /// A finding about a subject of a limit, or about several in one network.
-struct Finding<'s> {
+pub(in crate::app) struct Finding<'s> {
     kind: Kind,
     limit: &'s Arc<Limit>,
     /// As requests to this API name it.
@@ -90,11 +95,28 @@ struct Finding<'s> {
     used_percent: u8,
     /// Other limits per the same that deny it as well.
     also: Vec<&'s str>,
-    banned: Option<(String, Nanos)>,
+    measure: Option<Box<dyn Measure>>,
     /// The workers that share its bucket and wait as they are told, if they are a crowd.
     crowd: Option<Crowd>,
     /// It names other clients, as a proxy does that nobody trusts.
     forwards: bool,
+}
+
+/// What a room does about a subject already.
+pub(in crate::app) trait Measure: Send + Sync {
+    /// What the finding is then.
+    fn kind(&self) -> Kind;
+
+    /// What it is, and how long it lasts: findings of the same about one subject are one.
+    fn key(&self) -> (&str, Nanos);
+
+    /// A sentence about the subject, which `sent` so much.
+    fn text(&self, sent: &str) -> String;
+
+    fn remedy(&self, of: &Finding<'_>) -> Remedy;
+
+    /// Completes the finding as it is shown.
+    fn show(&self, of: &Finding<'_>, shown: &mut ShownFinding);
 }
 
 /// Workers that share a bucket.
@@ -107,11 +129,11 @@ struct Crowd {
 
 /// What this gateway has seen of clients, beside how much they send.
 #[derive(Clone, Copy)]
-pub(super) struct SeenClients<'g> {
+struct SeenClients<'g> {
     /// Peers that name other clients, and are no trusted proxies.
-    pub(super) forwarders: &'g [IpAddr],
-    pub(super) waits: &'g WaitSpreader,
-    pub(super) metrics: &'g Metrics,
+    forwarders: &'g [IpAddr],
+    waits: &'g WaitSpreader,
+    metrics: &'g Metrics,
 }
 
 impl SeenClients<'_> {
@@ -132,12 +154,35 @@ impl SeenClients<'_> {
     }
 }
 
-/// The findings about subjects, the worst first.
-pub(super) async fn subjects(
+async fn respond(api: &Api, call: Call<'_>) -> Reply {
+    let snapshot = api.snapshot();
+    let view = api.asked_view(call.query()).await?;
+    let (scope, counted) = counted(view.as_deref(), &api.metrics, call.now);
+    let mut of_gateway = gateway_findings::all(&snapshot, &api.stores, &api.metrics);
+    let mut forwarders = snapshot.layers.forwarding.untrusted_forwarders();
+    if let Some(view) = &view {
+        of_gateway.extend(view.findings());
+        forwarders = view.forwarders();
+    }
+    let seen = SeenClients {
+        forwarders: &forwarders,
+        waits: snapshot.layers.forwarding.waits(),
+        metrics: &api.metrics,
+    };
+    json(&Findings {
+        period: PERIOD.seconds(),
+        counted,
+        gateway: of_gateway,
+        findings: subjects(&snapshot.settings, scope, seen, Some(api), call.now).await,
+    })
+}
+
+/// The findings about subjects, the worst first. Without the API, nothing is looked up.
+async fn subjects(
     settings: &Settings,
     scope: Scope<'_>,
     seen: SeenClients<'_>,
-    by: Option<BanStores<'_>>,
+    api: Option<&Api>,
     now: Timestamp,
 ) -> Vec<ShownFinding> {
     let mut found = Vec::new();
@@ -156,13 +201,14 @@ pub(super) async fn subjects(
         .into_iter()
         .partition(|finding| finding.denied > 0);
     sort(&mut found);
-    // No limit is asked about those that are banned, so these may be any that send much.
+    // No limit is asked about those that rooms refuse, so these may be any that send much.
     others.sort_by_key(|finding| Reverse(finding.requests));
     for some in [&mut found, &mut others] {
-        some.truncate(MAX_BAN_LOOKUPS);
-        // Without the store, nothing is known of bans; what is denied is known all the same.
-        if let Some(by) = by {
-            let _ = look_up_bans(settings, some, by).await;
+        some.truncate(MAX_LOOKUPS);
+        for room in ROOMS {
+            if let Some(api) = api {
+                room.look_up(api, settings, some, now).await;
+            }
         }
     }
     let mut found = joined(found, &mut others);
@@ -287,68 +333,16 @@ fn merged(mut found: Vec<Finding<'_>>) -> Vec<Finding<'_>> {
     kept
 }
 
-/// The ban that counts the same as a limit, so that its subjects can be banned.
-fn ban_for<'s>(settings: &'s Settings, limit: &Limit) -> Option<&'s Ban> {
-    let mut bans = settings.access.bans.iter();
-    let acts = bans
-        .find(|policy| policy.ban.per() == limit.per() && policy.enforcement != Enforcement::NONE);
-    acts.map(|policy| &*policy.ban)
-}
-
-/// Finds out who is banned already: a network when it is, or all of those in it are.
-async fn look_up_bans(
-    settings: &Settings,
-    found: &mut [Finding<'_>],
-    by: BanStores<'_>,
-) -> Result<(), ApiError> {
-    // Standing bans hold whatever became of the store.
-    let standing = match by.standing().await {
-        Ok(standing) => standing,
-        Err(_) => by.known_standing(),
-    };
-    let (mut indices, mut members) = (Vec::new(), Vec::new());
-    for (index, finding) in found.iter_mut().enumerate() {
-        // A dry run is about all subjects that it would deny, though it names one.
-        let ban = ban_for(settings, finding.limit).filter(|_| finding.kind != Kind::DryRun);
-        let Some(ban) = ban else { continue };
-        let target = |id: &String| BanTarget::find(settings, ban.name(), id).ok();
-        let target_of_finding = target(&finding.id);
-        let longest = target_of_finding.and_then(|target| target.longest_standing(&standing));
-        if let Some(longest) = longest {
-            finding.found_banned(ban, ban::left_of(longest, by.now));
-            if longest.is_network {
-                finding.id.clone_from(&longest.of);
-            }
-            continue;
-        }
-        let of_finding: Vec<_> = finding.members.iter().filter_map(target).collect();
-        if members.len() + of_finding.len() <= MAX_BAN_LOOKUPS {
-            indices.extend(of_finding.iter().map(|_| index));
-            members.extend(of_finding);
-        }
-    }
-    let left = ban::time_left(&members, by).await?;
-    for (index, finding) in found.iter_mut().enumerate() {
-        let of_members = indices.iter().zip(&left).filter(|(of, _)| **of == index);
-        let shortest = of_members.map(|(_, left)| *left).min();
-        let shortest = shortest.filter(|left| !left.is_zero());
-        if let Some((left, ban)) = shortest.zip(ban_for(settings, finding.limit)) {
-            finding.found_banned(ban, left);
-        }
-    }
-    Ok(())
-}
-
-/// Puts those together who are banned by one ban of their network.
+/// Puts those together of whose network one measure holds.
 fn joined<'s>(found: Vec<Finding<'s>>, others: &mut Vec<Finding<'s>>) -> Vec<Finding<'s>> {
     let mut joined: Vec<Finding<'s>> = Vec::new();
     for finding in found.into_iter().chain(others.drain(..)) {
         let is_same = |one: &&mut Finding<'_>| {
-            let (ban, other) = (one.banned.as_ref(), finding.banned.as_ref());
-            let is_same_ban = ban
+            let (held, other) = (one.measure.as_ref(), finding.measure.as_ref());
+            let is_same_measure = held
                 .zip(other)
-                .is_some_and(|((ban, _), (other, _))| ban == other);
-            is_same_ban && one.id == finding.id
+                .is_some_and(|(held, other)| held.key() == other.key());
+            is_same_measure && one.id == finding.id
         };
         match joined.iter_mut().find(is_same) {
             Some(one) => one.join(finding),
@@ -415,7 +409,7 @@ impl<'s> Finding<'s> {
             rate,
             used_percent,
             also: Vec::new(),
-            banned: None,
+            measure: None,
             crowd: crowd.flatten(),
             forwards: false,
         }
@@ -435,7 +429,7 @@ impl<'s> Finding<'s> {
             used_percent: members.iter().map(|member| member.used_percent).max()?,
             members: members.iter().map(|member| member.id.clone()).collect(),
             also: Vec::new(),
-            banned: None,
+            measure: None,
             crowd: None,
             forwards: false,
         })
@@ -464,31 +458,45 @@ impl<'s> Finding<'s> {
             rate: subjects.iter().map(|subject| subject.rate).sum(),
             used_percent: most.used_percent,
             also: Vec::new(),
-            banned: None,
+            measure: None,
             crowd: None,
             forwards: false,
         })
     }
 
-    fn found_banned(&mut self, ban: &Ban, left: Nanos) {
-        self.kind = Kind::Banned;
-        self.banned = Some((ban.name().to_string(), left));
+    pub(in crate::app) fn limit(&self) -> &Limit {
+        self.limit
     }
 
-    fn is_network(&self) -> bool {
+    /// As requests to this API name it.
+    pub(in crate::app) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The ids of those in the network; of one subject its own.
+    pub(in crate::app) fn members(&self) -> &[String] {
+        &self.members
+    }
+
+    /// Whether it is about all subjects that a limit would deny, though it names one.
+    pub(in crate::app) fn is_dry_run(&self) -> bool {
+        self.kind == Kind::DryRun
+    }
+
+    /// Notes what holds for it already, and, if that is for a network, which it is.
+    pub(in crate::app) fn found(&mut self, measure: impl Measure + 'static, network: Option<&str>) {
+        self.kind = measure.kind();
+        self.measure = Some(Box::new(measure));
+        self.id = network.map_or_else(|| std::mem::take(&mut self.id), str::to_owned);
+    }
+
+    pub(in crate::app) fn is_network(&self) -> bool {
         self.members.len() > 1
     }
 
     fn response(&self, settings: &Settings, now: Timestamp) -> ShownFinding {
-        let banned = self.banned.as_ref().map(|(ban, left)| FoundBan {
-            ban: ban.clone(),
-            ends_in: finite_seconds(*left),
-            network: !self.members.contains(&self.id),
-        });
-        ShownFinding {
-            kind: self.kind,
-            limit: self.limit.name().to_owned(),
-            subject: self.id.clone(),
+        let (limit, remedy) = (self.limit.name(), self.remedy(settings, now));
+        let mut shown = ShownFinding {
             name: self.name.clone(),
             subjects: self.members.len(),
             requests: self.requests,
@@ -496,10 +504,13 @@ impl<'s> Finding<'s> {
             rate: self.rate(),
             used: f64::from(self.used_percent) / 100.0,
             also: self.also.iter().map(ToString::to_string).collect(),
-            banned,
             text: self.text(),
-            remedy: self.remedy(settings, now),
+            ..ShownFinding::new(self.kind, limit, &self.id, remedy)
+        };
+        if let Some(measure) = &self.measure {
+            measure.show(self, &mut shown);
         }
+        shown
     }
 
     /// Whether it is an address, or the network of one.
@@ -536,31 +547,26 @@ impl<'s> Finding<'s> {
             also => format!(", and {} denies it as well", also.join(", ")),
         };
         let clients = self.members.len();
-        match (self.kind, &self.banned) {
-            (Kind::Banned, Some((ban, left))) => {
-                let left = match *left {
-                    Nanos::NEVER => "for good".to_owned(),
-                    left => format!("for another {}", in_seconds(left)),
-                };
-                let sent = self.sent_in_period();
-                format!("is banned by {ban} {left}, and sent {sent}")
-            }
-            (Kind::Abuse, _) if self.is_network() => format!(
+        if let Some(measure) = &self.measure {
+            return measure.text(&self.sent_in_period());
+        }
+        match self.kind {
+            Kind::Abuse if self.is_network() => format!(
                 "has {clients} clients that keep sending although {limit} denies {denied} of their \
                  {sent}{also}"
             ),
-            (Kind::Abuse, _) => {
+            Kind::Abuse => {
                 format!("keeps sending although {limit} denies {denied} of its {sent}{also}")
             }
-            (Kind::DryRun, _) => format!(
+            Kind::DryRun => format!(
                 "would be denied most by {limit}, a dry run: enforced, {limit} would deny {denied} of \
                  all requests that it counts"
             ),
-            (Kind::NearLimit, _) => format!(
+            Kind::NearLimit => format!(
                 "has used {}% of {limit}, with {sent}; nothing is denied",
                 self.used_percent
             ),
-            (Kind::OverLimit, _) if let Some(crowd) = self.crowd => format!(
+            Kind::OverLimit if let Some(crowd) = self.crowd => format!(
                 "may be {crowd} that wait as they are told, for which {limit} is too small: it denies \
                  {denied} of their {sent}{also}"
             ),
@@ -569,52 +575,21 @@ impl<'s> Finding<'s> {
     }
 
     fn remedy(&self, settings: &Settings, now: Timestamp) -> Remedy {
-        let advice = |text: &str| Remedy {
-            action: None,
-            ban: None,
-            text: text.to_owned(),
-            command: None,
-            parameters: None,
-        };
-        let is_per_address = matches!(self.limit.per(), [KeySource::Address { .. }]);
-        match (self.kind, &self.banned, ban_for(settings, self.limit)) {
-            (Kind::Banned, Some((ban, _)), _) => Remedy {
-                action: Some(RemedyAction::Lift),
-                ban: Some(ban.clone()),
-                command: command(&["ban", "lift", ban], self.shown_id(), &[]),
-                ..advice("It is dealt with. If it is an honest client, lift the ban")
-            },
-            (Kind::Abuse | Kind::OverLimit | Kind::NearLimit, ..) if self.forwards => advice(
+        if let Some(measure) = &self.measure {
+            return measure.remedy(self);
+        }
+        match self.kind {
+            Kind::Abuse | Kind::OverLimit | Kind::NearLimit if self.forwards => Remedy::advice(
                 "If it is your proxy, add it to client_address.trusted_proxies: its clients count \
                  as one until then",
             ),
-            (Kind::Abuse, _, Some(ban)) => {
-                let length = HumanDuration(ban.schedule().first()).to_string();
-                let text = match self.is_network() {
-                    true => "Ban the network for a while",
-                    false => "Ban it for a while",
-                };
-                Remedy {
-                    action: Some(RemedyAction::Ban),
-                    ban: Some(ban.name().to_string()),
-                    command: command(
-                        &["ban", "add", ban.name()],
-                        self.shown_id(),
-                        &["--for", &length],
-                    ),
-                    ..advice(text)
-                }
+            Kind::Abuse => {
+                let mut rooms = ROOMS.iter();
+                let remedy = rooms.find_map(|room| room.remedy(settings, self));
+                remedy.unwrap_or_else(|| self.remedy_by_hand())
             }
-            (Kind::Abuse, _, None) if is_per_address => advice(
-                "The limit holds it off. To stop it, write it under `block`, or configure a ban \
-                 with the same `per`",
-            ),
-            (Kind::Abuse, _, None) => advice(
-                "The limit holds it off. Ask its owner to wait as Retry-After says, or configure \
-                 a ban with the same `per`",
-            ),
-            (Kind::DryRun, ..) => {
-                advice("If these are honest clients, raise the limit before you enforce it")
+            Kind::DryRun => {
+                Remedy::advice("If these are honest clients, raise the limit before you enforce it")
             }
             _ => {
                 let raised = self.raised(settings, now);
@@ -630,10 +605,25 @@ impl<'s> Finding<'s> {
                         .as_ref()
                         .and_then(|raised| self.override_command(raised)),
                     parameters: raised,
-                    ..advice(text)
+                    ..Remedy::advice(text)
                 }
             }
         }
+    }
+
+    /// What can be done about abuse where no room can end it.
+    fn remedy_by_hand(&self) -> Remedy {
+        let is_per_address = matches!(self.limit.per(), [KeySource::Address { .. }]);
+        Remedy::advice(match is_per_address {
+            true => {
+                "The limit holds it off. To stop it, write it under `block`, or configure a ban \
+                 with the same `per`"
+            }
+            false => {
+                "The limit holds it off. Ask its owner to wait as Retry-After says, or configure \
+                 a ban with the same `per`"
+            }
+        })
     }
 
     /// Parameters that give the subject about its demand, or twice its present quota.
@@ -681,7 +671,7 @@ impl<'s> Finding<'s> {
     }
 
     /// The name where it is an id of the subject, which people know it by.
-    fn shown_id(&self) -> &str {
+    pub(in crate::app) fn shown_id(&self) -> &str {
         let name = self.name.as_deref().filter(|name| self.is_named(name));
         name.unwrap_or(&self.id)
     }
@@ -702,7 +692,7 @@ impl fmt::Display for Crowd {
 }
 
 /// A command about a subject for a shell; none if that would not be safe to paste.
-fn command(verb: &[&str], id: &str, options: &[&str]) -> Option<String> {
+pub(in crate::app) fn command(verb: &[&str], id: &str, options: &[&str]) -> Option<String> {
     let words = verb.iter().chain([&id]).chain(options);
     let words: Vec<String> = words.map(|word| quoted(word)).collect::<Option<_>>()?;
     // What looks like an option is taken for one.
@@ -722,11 +712,6 @@ fn percent(part: u64, whole: u64) -> String {
         0 if part > 0 => "less than 1%".to_owned(),
         percent => format!("{percent}%"),
     }
-}
-
-fn in_seconds(span: Nanos) -> String {
-    let seconds = Duration::from_secs(Duration::from(span).as_secs().max(1));
-    HumanDuration(seconds).to_string()
 }
 
 /// A word of a command line; none if it has a character that a terminal would act upon.

@@ -1,16 +1,31 @@
 //! About which gateways a request asks, and what this one tells the others.
 
-use weir_console::fleet::{PublishedFinding, published};
+use weir_console::fleet::{PublishedFinding, gateways, published};
 use weir_console::query::parameters;
 use weir_console::scope::CountedScope;
 use weir_telemetry::Metrics;
 
+use super::Api;
+use super::endpoint::{Call, Endpoint, Reply, json};
 use super::error::ApiError;
 use super::gateway_findings;
+use super::request::no_parameters;
+use super::responses::DateTime;
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
 
+pub(super) const ENDPOINTS: &[Endpoint] =
+    &[Endpoint::new("/v1/gateways", "GET, HEAD", |api, call| {
+        Box::pin(respond(api, call))
+    })];
+
 const PARAMETERS: &str = "there is scope=gateway or fleet";
+
+async fn respond(api: &Api, call: Call<'_>) -> Reply {
+    no_parameters(call.query())?;
+    let moment = |at| DateTime(at).to_string();
+    json(&gateways(&*api.fleet.view().await, moment))
+}
 
 /// The scope of a query without other parameters.
 pub(super) fn scope(query: Option<&str>) -> Result<CountedScope, ApiError> {

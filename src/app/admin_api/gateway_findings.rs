@@ -1,7 +1,6 @@
 //! Findings about the gateway itself: a configuration that was refused, a store that fails,
 //! upstreams with failing servers, routes whose requests are shed or fail, proxies that nobody trusts,
-//! denials that pages cannot read, certificates that are about to end, and connections that are
-//! refused.
+//! denials that pages cannot read, certificates that are about to end, and what rooms find.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use weir_config::Settings;
 use weir_console::findings::{GatewayFinding, GatewayFindingKind as Kind};
-use weir_telemetry::{Metrics, Refusals, RouteErrors, UpstreamSample, UpstreamServerSample};
+use weir_telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
 use weir_yaml::{HumanDuration, pluralized};
 
 use crate::app::features;
@@ -37,7 +36,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     found.extend(store(stores.trouble(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
     found.extend(features::findings(&failures));
-    found.extend(errors(&snapshot.settings, failures.routes));
+    found.extend(errors(&snapshot.settings, &failures.routes));
     let forwarders = snapshot.layers.forwarding.untrusted_forwarders();
     found.extend(forwarders.into_iter().map(forwarder));
     found.extend(unreadable(&snapshot.layers.forwarding.unreadable_denials()));
@@ -54,7 +53,8 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
                       fails, the log says why";
         GatewayFinding::new(Kind::Certificate, text, remedy)
     }));
-    found.extend(refused(failures.refusals));
+    let rooms = features::ROOMS.iter();
+    found.extend(rooms.filter_map(|room| room.gateway_finding(&failures)));
     found
 }
 
@@ -146,14 +146,14 @@ fn unreadable(limits: &[Arc<str>]) -> Option<GatewayFinding> {
 /// The routes of upstreams of whose requests more than a few fail.
 fn errors(
     settings: &Settings,
-    routes: Vec<(Arc<str>, RouteErrors)>,
+    routes: &[(Arc<str>, RouteErrors)],
 ) -> impl Iterator<Item = GatewayFinding> {
     let has_upstream = |name: &str| {
         let mut routes = settings.routes.iter();
         routes.any(|route| *route.policy.name == *name && route.upstream.is_some())
     };
     let mut failing: Vec<_> = routes
-        .into_iter()
+        .iter()
         .filter(|(name, route)| {
             let percent = route.failed.saturating_mul(100) / route.requests.max(1);
             route.failed >= MIN_FAILURES && percent >= MIN_FAILED_PERCENT && has_upstream(name)
@@ -176,47 +176,6 @@ fn errors(
                       or `upstream_error` if it did not answer";
         GatewayFinding::new(Kind::Errors, text, remedy)
     })
-}
-
-/// Clients whose connections are refused: a flood of them is in no access log. Nothing is said of
-/// those who do not come, unless there are too many.
-fn refused(refusals: Refusals) -> Option<GatewayFinding> {
-    let Refusals {
-        peers,
-        left_out,
-        is_by_kernel,
-        connections,
-    } = refusals;
-    let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-    let of_peers = |count: u64| pluralized(number(count), "banned or blocked peer");
-    let (text, remedy) = if is_by_kernel && left_out > 0 {
-        let text = format!(
-            "the kernel drops connections of {} ({connections} SYN packets in the last minute), and \
-             has no room for {left_out} more, whose connections are closed when they are accepted",
-            of_peers(peers)
-        );
-        let remedy = "Ban or block whole networks: one takes the room of one address";
-        (text, remedy)
-    } else if connections == 0 {
-        return None;
-    } else if is_by_kernel {
-        let text = format!(
-            "the kernel drops connections of {}: {connections} SYN packets in the last minute",
-            of_peers(peers)
-        );
-        let remedy = "Nothing need be done. To let somebody in again, lift the ban";
-        (text, remedy)
-    } else {
-        let text = format!(
-            "{connections} connections of {} in the last minute were closed when they were accepted, \
-             as the kernel does not drop them",
-            of_peers(peers + left_out)
-        );
-        let remedy =
-            "Grant the gateway CAP_NET_ADMIN; what its log says of the kernel has the reason";
-        (text, remedy)
-    };
-    Some(GatewayFinding::new(Kind::Refused, text, remedy))
 }
 
 #[cfg(test)]
@@ -269,43 +228,6 @@ mod tests {
                 .starts_with("A, B, C and 1 more denied requests of web pages")
         );
         assert!(found.remedy.contains("`cors: mirror`"));
-    }
-
-    #[test]
-    fn what_is_said_of_refused_connections_is_who_refuses_them_and_how_many_do_not_fit() {
-        let said = |peers, left_out, is_by_kernel, connections| {
-            let found = refused(Refusals {
-                peers,
-                left_out,
-                is_by_kernel,
-                connections,
-            });
-            found.map(|finding| finding.text)
-        };
-        assert_eq!(said(0, 0, false, 0), None);
-        assert_eq!(said(3, 0, true, 0), None, "nobody comes");
-        assert_eq!(
-            said(1, 0, true, 7).as_deref(),
-            Some(
-                "the kernel drops connections of 1 banned or blocked peer: 7 SYN packets in the last \
-                 minute"
-            )
-        );
-        assert_eq!(
-            said(2_900, 12, true, 0).as_deref(),
-            Some(
-                "the kernel drops connections of 2900 banned or blocked peers (0 SYN packets in the \
-                 last minute), and has no room for 12 more, whose connections are closed when they \
-                 are accepted"
-            )
-        );
-        assert_eq!(
-            said(2_900, 12, false, 5).as_deref(),
-            Some(
-                "5 connections of 2912 banned or blocked peers in the last minute were closed when \
-                 they were accepted, as the kernel does not drop them"
-            )
-        );
     }
 
     #[test]

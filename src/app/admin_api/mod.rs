@@ -1,82 +1,92 @@
-//! The admin API: shows and changes buckets, bans, overrides and the level of the log. `endpoint`
-//! has its paths and `responses` the types of its responses; docs/openapi.json describes both.
+//! The admin API: shows and changes what is in force. Each room has
+//! its paths and their responses; [`endpoints`] chains them, and docs/openapi.json describes all.
 //!
 //! The response to a change is the state afterwards. The admin listener has its own thread, which
-//! connects to a remote store at the first request for a bucket or ban.
+//! connects to a remote store at the first request for what is in it.
 
-mod authorization;
-mod ban;
+pub(super) mod authorization;
 mod bucket;
 mod bucket_list;
 mod configuration;
-mod endpoint;
-mod error;
+pub(super) mod endpoint;
+pub(super) mod error;
 mod events;
 mod explain;
-mod findings;
+pub(super) mod findings;
 mod fleet;
 mod gateway_findings;
 mod overrides;
+mod paths;
 mod process;
-mod request;
-mod responses;
+pub(super) mod request;
+pub(super) mod responses;
 #[cfg(test)]
 mod tests;
+mod top;
 mod wrong_tokens;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use serde::Serialize;
 use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 use weir_config::Settings;
 use weir_console::dashboard;
-use weir_console::findings::Findings;
-use weir_console::fleet::{FleetView, findings as fleet_findings, gateways};
+use weir_console::fleet::FleetView;
 use weir_console::history::History;
-use weir_console::scope::{CountedScope, counted};
-use weir_console::top::TopQuery;
-use weir_limit::time::{Clock, Timestamp};
+use weir_console::scope::CountedScope;
+use weir_limit::time::Clock;
 use weir_logging::LogLevel;
-use weir_server::{AdminApi, AdminBody, Connection, RequestBody};
+use weir_server::{AdminApi, Connection, RequestBody};
 use weir_telemetry::Metrics;
 
-use self::authorization::Operator;
-use self::ban::{BanStores, BanTarget};
-use self::bucket::{BucketTarget, Change, limit_named};
-use self::bucket_list::BucketList;
-use self::endpoint::{Endpoint, Target};
+use self::endpoint::{Call, Endpoint, Reply};
 use self::error::ApiError;
 use self::events::Events;
 pub(super) use self::findings::{is_enforced, quota_of};
 pub(super) use self::fleet::published_findings;
-use self::overrides::OverridesRequest;
-use self::request::Page;
-use self::responses::{BucketNotes, DateTime};
+use self::paths::{Target, all_paths};
 use self::wrong_tokens::WrongTokens;
-use super::explain::Load;
-use super::features::Features;
+use super::features::{Features, ROOMS, SharedFeatures};
 use super::fleet::Fleet;
 use super::overrides::KeptOverride;
 use super::reloads::Snapshot;
-use super::shared_bans::SharedBans;
 use super::shared_list::ListChanges;
 use super::stores::{AdminStores, Stores};
 
-struct Api {
+/// All endpoints. `docs/openapi.json` has the same, which a test compares.
+fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
+    let first = [
+        top::ENDPOINTS,
+        findings::ENDPOINTS,
+        fleet::ENDPOINTS,
+        bucket_list::ENDPOINTS,
+        bucket::ENDPOINTS,
+    ];
+    let of_rooms = ROOMS.iter().map(|room| room.endpoints());
+    let last = [
+        overrides::ENDPOINTS,
+        explain::ENDPOINTS,
+        events::ENDPOINTS,
+        process::ENDPOINTS,
+    ];
+    let all = first.into_iter().chain(of_rooms).chain(last);
+    all.flatten()
+}
+
+/// What endpoints show and change.
+pub(super) struct Api {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
     admin_stores: OnceCell<AdminStores>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     log_level: LogLevel,
-    shared_bans: SharedBans,
+    shared: SharedFeatures,
     events: Arc<Events>,
     fleet: Fleet,
     override_changes: ListChanges<KeptOverride>,
@@ -93,7 +103,7 @@ pub(super) struct GatewayParts {
     pub(super) features: Features,
     pub(super) metrics: Arc<Metrics>,
     pub(super) log_level: LogLevel,
-    pub(super) shared_bans: SharedBans,
+    pub(super) shared: SharedFeatures,
 }
 
 /// The service, which ends what it streams when the gateway is `draining`.
@@ -106,7 +116,7 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         features,
         metrics,
         log_level,
-        shared_bans,
+        shared,
     } = gateway;
     let events = Arc::new(Events {
         snapshots: snapshots.clone(),
@@ -129,7 +139,7 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         override_changes,
         features,
         log_level,
-        shared_bans,
+        shared,
         wrong_tokens: WrongTokens::default(),
     });
     BoxCloneSyncService::new(service_fn(move |request| {
@@ -143,11 +153,8 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
 }
 
 impl Api {
-    async fn respond(
-        &self,
-        request: Request<RequestBody>,
-    ) -> Result<Response<AdminBody>, ApiError> {
-        let snapshot = Arc::clone(&self.snapshots.borrow());
+    async fn respond(&self, request: Request<RequestBody>) -> Reply {
+        let snapshot = self.snapshot();
         let settings = &snapshot.settings;
         let (head, body) = request.into_parts();
         if dashboard::has(head.uri.path()) {
@@ -162,143 +169,38 @@ impl Api {
         if let Some(peer) = guesser {
             self.wrong_tokens.wait(peer).await?;
         }
-        let operator = authorization::check(tokens, has_dashboard, peer, &head);
+        let target = Target::find(head.uri.path());
+        let only_asks = target.as_ref().is_ok_and(Target::only_asks);
+        let operator = authorization::check(tokens, has_dashboard, peer, &head, only_asks);
         if let (Some(peer), Err(ApiError::Unauthorised)) = (guesser, &operator) {
             self.wrong_tokens.shown(peer, &self.metrics);
         }
         let operator = operator?;
-        let target = Target::find(head.uri.path())?;
-        target.check(&head.method).map_err(ApiError::Method)?;
-        if target.endpoint == Endpoint::Events {
-            return Ok(with_type("text/event-stream", self.events.stream(&head)?));
-        }
-        let response = self.response(&snapshot, &operator, &target, head, body);
-        let body = Full::from(format!("{}\n", response.await?)).boxed_unsync();
-        Ok(with_type("application/json", body))
+        let target = target?;
+        target.check(&head.method)?;
+        let call = Call {
+            operator: &operator,
+            parameters: target.parameters(),
+            head,
+            body,
+            now: self.clock.now(),
+        };
+        target.respond(self, call).await
     }
 
-    async fn response(
-        &self,
-        snapshot: &Snapshot,
-        operator: &Operator,
-        target: &Target,
-        head: http::request::Parts,
-        body: RequestBody,
-    ) -> Result<String, ApiError> {
-        let settings = &snapshot.settings;
-        let (query, now) = (head.uri.query(), self.clock.now());
-        match target.endpoint {
-            Endpoint::Top => {
-                let query = TopQuery::parse(query, |name| {
-                    limit_named(settings, name).map(|limit| &**limit)
-                })?;
-                let view = self.view(query.scope).await;
-                let (scope, counted) = counted(view.as_deref(), &self.metrics, now);
-                json(&query.response(
-                    &settings.limits(),
-                    settings.account.keeps_names,
-                    scope,
-                    counted,
-                ))
-            }
-            Endpoint::Findings => {
-                let view = self.view(fleet::scope(query)?).await;
-                let (scope, counted) = counted(view.as_deref(), &self.metrics, now);
-                let by = self.ban_stores(now).await.ok();
-                let mut of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
-                let mut forwarders = snapshot.layers.forwarding.untrusted_forwarders();
-                if let Some(view) = &view {
-                    of_gateway.extend(fleet_findings(view));
-                    forwarders = view.forwarders();
-                }
-                let seen = findings::SeenClients {
-                    forwarders: &forwarders,
-                    waits: snapshot.layers.forwarding.waits(),
-                    metrics: &self.metrics,
-                };
-                let found = findings::subjects(settings, scope, seen, by, now).await;
-                json(&Findings {
-                    period: findings::PERIOD.seconds(),
-                    counted,
-                    gateway: of_gateway,
-                    findings: found,
-                })
-            }
-            Endpoint::Gateways => {
-                request::no_parameters(query)?;
-                let moment = |at| DateTime(at).to_string();
-                json(&gateways(&*self.fleet.view().await, moment))
-            }
-            Endpoint::Buckets => {
-                let page = Page::parse(query)?;
-                let list = BucketList::new(settings, target.parameter(0), page)?;
-                let stores = self.admin_stores().await?;
-                json(&list.response(settings, stores, &self.metrics, now).await?)
-            }
-            Endpoint::Bucket | Endpoint::Refund => {
-                let (limit, subject) = (target.parameter(0), target.parameter(1));
-                let bucket = BucketTarget::find(settings, limit, subject, now)?;
-                let change = match (target.endpoint, &head.method) {
-                    (Endpoint::Refund, _) => {
-                        let units = request::refunded_units(query, body).await?;
-                        Some(Change::Refund(units))
-                    }
-                    (_, &Method::DELETE) => Some(Change::Reset),
-                    _ => None,
-                };
-                let stores = self.admin_stores().await?;
-                if let Some(change) = change {
-                    bucket.change(stores, change, operator, now).await?;
-                }
-                let decision = bucket.read(stores, now).await?;
-                let notes = BucketNotes {
-                    name: None,
-                    warning: bucket.warning(),
-                };
-                json(&bucket.response(settings, &decision, notes))
-            }
-            Endpoint::Bans => {
-                let page = Page::parse(query)?;
-                json(&ban::list(settings, &page, self.ban_stores(now).await?).await?)
-            }
-            Endpoint::Ban => {
-                let (ban, subject) = (target.parameter(0), target.parameter(1));
-                let target = BanTarget::find(settings, ban, subject)?;
-                let act = target.act(&head.method, body, now).await?;
-                let by = self.ban_stores(now).await?;
-                target.change(by, &act, operator).await?;
-                json(&target.response(by).await?)
-            }
-            Endpoint::Overrides => {
-                let query = OverridesRequest::parse(&head, target)?;
-                let changed = query.change(settings, body, operator, &self.override_changes, now);
-                let warnings = changed.await?;
-                // What was changed is in force by now.
-                let snapshot = Arc::clone(&self.snapshots.borrow());
-                let now = self.clock.now();
-                match query.is_set() {
-                    true => json(&query.set(&snapshot, warnings, now)?),
-                    false => json(&query.page(&snapshot, now)?),
-                }
-            }
-            Endpoint::Explain => {
-                let workers = self.features.worker_levels();
-                let load = Load::new(snapshot.upstreams(), workers);
-                json(&explain::response(settings, &load, body).await?)
-            }
-            // A stream is not an answer in JSON.
-            Endpoint::Events => Err(ApiError::NoSuchPath),
-            Endpoint::OpenApi => {
-                request::no_parameters(query)?;
-                json(&endpoint::document())
-            }
-            Endpoint::Config => json(&process::config(snapshot, query)?),
-            Endpoint::LogLevel => {
-                request::no_parameters(query)?;
-                let response = process::log_level(&self.log_level, &head.method, body, operator);
-                json(&response.await?)
-            }
-        }
+    /// The configuration in force.
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshots.borrow())
+    }
+
+    /// The features that other gateways know of.
+    pub(super) fn shared(&self) -> &SharedFeatures {
+        &self.shared
+    }
+
+    /// All gateways, if a query without other parameters asks about the fleet.
+    async fn asked_view(&self, query: Option<&str>) -> Result<Option<Arc<FleetView>>, ApiError> {
+        Ok(self.view(fleet::scope(query)?).await)
     }
 
     /// All gateways, for an answer about the fleet.
@@ -309,15 +211,7 @@ impl Api {
         }
     }
 
-    async fn ban_stores(&self, now: Timestamp) -> Result<BanStores<'_>, ApiError> {
-        Ok(BanStores {
-            stores: self.admin_stores().await?,
-            shared: &self.shared_bans,
-            now,
-        })
-    }
-
-    async fn admin_stores(&self) -> Result<&AdminStores, ApiError> {
+    pub(super) async fn admin_stores(&self) -> Result<&AdminStores, ApiError> {
         let connect = || self.stores.for_admin();
         let stores = self.admin_stores.get_or_try_init(connect).await;
         stores.map_err(ApiError::System)
@@ -329,24 +223,12 @@ fn dashboard_file(
     settings: &Settings,
     head: &http::request::Parts,
 ) -> Result<Response<Full<Bytes>>, ApiError> {
-    let file = dashboard::file(head.uri.path()).ok_or(ApiError::NoSuchPath)?;
+    let file = dashboard::file(head.uri.path()).ok_or_else(|| ApiError::NoSuchPath(all_paths()))?;
     if !settings.admin_dashboard {
-        return Err(ApiError::NoDashboard);
+        return Err(ApiError::NoDashboard(all_paths()));
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(ApiError::Method("GET, HEAD"));
     }
     Ok(file)
-}
-
-fn json(response: &impl Serialize) -> Result<String, ApiError> {
-    serde_json::to_string(response).map_err(|cause| ApiError::System(cause.into()))
-}
-
-fn with_type(media_type: &'static str, body: AdminBody) -> Response<AdminBody> {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, request::Parts};
+use http::{Method, StatusCode};
 use serde_json::{Map, Value};
+use thiserror::Error;
 use weir_config::{ApiOverride, Settings, Until};
 use weir_console::query;
 use weir_limit::time::Timestamp;
@@ -13,15 +14,47 @@ use weir_server::RequestBody;
 use weir_telemetry::audit;
 use weir_yaml::HumanDuration;
 
+use super::Api;
 use super::authorization::Operator;
 use super::bucket::limit_named;
-use super::endpoint::Target;
-use super::error::ApiError;
+use super::endpoint::{Call, Endpoint, Reply, json};
+use super::error::{ApiError, Refusal};
 use super::request::{parse_body, read_body};
 use super::responses::{ListedOverride, Origin, OverridePage};
 use crate::app::overrides::{CheckedOverride, KeptOverride};
 use crate::app::reloads::Snapshot;
 use crate::app::shared_list::{ListChanges, ListEntry};
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[
+    Endpoint::new("/v1/overrides", "GET, HEAD", |api, call| {
+        Box::pin(respond(api, call))
+    }),
+    Endpoint::new("/v1/overrides/{limit}", "GET, HEAD", |api, call| {
+        Box::pin(respond(api, call))
+    }),
+    Endpoint::new(
+        "/v1/overrides/{limit}/{id}",
+        "GET, HEAD, PUT, DELETE",
+        |api, call| Box::pin(respond(api, call)),
+    ),
+];
+
+/// There is no such override by the admin API.
+#[derive(Debug, Error)]
+#[error(
+    "the admin API has set no override of \"{limit}\" for {id:?}; `weir override list` shows \
+     those that there are, and those of files are changed in their files"
+)]
+struct NoSuchOverride {
+    limit: String,
+    id: String,
+}
+
+impl Refusal for NoSuchOverride {
+    fn status(&self) -> StatusCode {
+        StatusCode::NOT_FOUND
+    }
+}
 
 /// An example of the body that sets an override.
 const FORM: &str = "{\"burst\": 50, \"count\": 50, \"period\": \"1m\", \
@@ -43,7 +76,22 @@ const PARAMETERS: &str = "there are origin=api or file, offset=NUMBER, and count
 /// Overrides that an answer lists where the request does not say.
 const COUNT: usize = 1_000;
 
-pub(super) struct OverridesRequest {
+async fn respond(api: &Api, call: Call<'_>) -> Reply {
+    let Call { operator, now, .. } = call;
+    let query = OverridesRequest::parse(&call.head.method, call.head.uri.query(), call.parameters)?;
+    let snapshot = api.snapshot();
+    let changes = &api.override_changes;
+    let changed = query.change(&snapshot.settings, call.body, operator, changes, now);
+    let warnings = changed.await?;
+    // What was changed is in force by now.
+    let (snapshot, now) = (api.snapshot(), api.clock.now());
+    match query.is_set() {
+        true => json(&query.set(&snapshot, warnings, now)?),
+        false => json(&query.page(&snapshot, now)?),
+    }
+}
+
+struct OverridesRequest {
     method: Method,
     limit: Option<String>,
     id: Option<String>,
@@ -54,17 +102,17 @@ pub(super) struct OverridesRequest {
 }
 
 impl OverridesRequest {
-    pub(super) fn parse(head: &Parts, target: &Target) -> Result<Self, ApiError> {
-        let mut named = target.parameters().iter().cloned();
-        let query = Self {
-            method: head.method.clone(),
+    fn parse(method: &Method, query: Option<&str>, named: &[String]) -> Result<Self, ApiError> {
+        let mut named = named.iter().cloned();
+        let request = Self {
+            method: method.clone(),
             limit: named.next(),
             id: named.next(),
             origin: None,
             offset: 0,
             count: COUNT,
         };
-        query.with_query(head.uri.query())
+        request.with_query(query)
     }
 
     fn with_query(mut self, query: Option<&str>) -> Result<Self, ApiError> {
@@ -89,7 +137,7 @@ impl OverridesRequest {
     }
 
     /// Changes an override, if that is asked for, and returns what is doubtful about it.
-    pub(super) async fn change(
+    async fn change(
         &self,
         settings: &Settings,
         body: RequestBody,
@@ -131,12 +179,12 @@ impl OverridesRequest {
         }
     }
 
-    pub(super) fn is_set(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.method == Method::PUT
     }
 
     /// The override that was set; none if it was deleted meanwhile.
-    pub(super) fn set(
+    fn set(
         &self,
         snapshot: &Snapshot,
         warnings: Vec<String>,
@@ -147,11 +195,7 @@ impl OverridesRequest {
         Ok(set.map(|set| ListedOverride { warnings, ..set }))
     }
 
-    pub(super) fn page(
-        &self,
-        snapshot: &Snapshot,
-        now: Timestamp,
-    ) -> Result<OverridePage, ApiError> {
+    fn page(&self, snapshot: &Snapshot, now: Timestamp) -> Result<OverridePage, ApiError> {
         let mut listed = self.listed(snapshot, now)?;
         let is_asked = self.method != Method::DELETE && listed.is_empty();
         if let (true, Some(limit), Some(id)) = (is_asked, &self.limit, &self.id) {
@@ -204,10 +248,8 @@ impl OverridesRequest {
 }
 
 fn not_set(limit: &str, id: &str) -> ApiError {
-    ApiError::NoSuchOverride {
-        limit: limit.to_owned(),
-        id: id.to_owned(),
-    }
+    let (limit, id) = (limit.to_owned(), id.to_owned());
+    NoSuchOverride { limit, id }.into()
 }
 
 /// The members of a body, with `for` replaced by the time that it leads to.
@@ -311,6 +353,7 @@ const ENDED: &str = "it has ended";
 mod tests {
     use http::Request;
 
+    use super::super::paths::Target;
     use super::*;
 
     fn parsed(method: Method, path: &str) -> Result<OverridesRequest, u16> {
@@ -322,7 +365,8 @@ mod tests {
         let head = request.into_parts().0;
         let target = Target::find(head.uri.path()).map_err(|_| 404_u16)?;
         target.check(&head.method).map_err(|_| 405_u16)?;
-        let parsed = OverridesRequest::parse(&head, &target);
+        let query = head.uri.query();
+        let parsed = OverridesRequest::parse(&head.method, query, target.parameters());
         parsed.map_err(|error| error.into_response().status().as_u16())
     }
 

@@ -1,9 +1,10 @@
-//! The configuration of the process, and the level of its log.
+//! The configuration of the process, the level of its log, and what describes this API.
 
 use std::time::Duration;
 
 use http::Method;
 use serde::Deserialize;
+use serde_json::Value;
 use weir_config::FileSchemas;
 use weir_console::query::parameters;
 use weir_limit::time::{Clock, SystemClock, Timestamp};
@@ -12,18 +13,42 @@ use weir_server::RequestBody;
 use weir_telemetry::audit;
 use weir_yaml::HumanDuration;
 
+use super::Api;
 use super::authorization::Operator;
+use super::endpoint::{Call, Endpoint, Reply, json};
 use super::error::ApiError;
-use super::request::{parse_body, read_body};
+use super::request::{no_parameters, parse_body, read_body};
 use super::responses::{self, Config, DateTime, RefusedConfig};
 use crate::app::reloads::Snapshot;
 use crate::app::schemas;
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[
+    Endpoint::new("/v1/config", "GET, HEAD", |api, call| {
+        Box::pin(async move { json(&config(&api.snapshot(), call.query())?) })
+    }),
+    Endpoint::new("/v1/log-level", "GET, HEAD, PUT, DELETE", |api, call| {
+        Box::pin(show_log_level(api, call))
+    }),
+    Endpoint::new("/v1/openapi.json", "GET, HEAD", |_, call| {
+        Box::pin(async move {
+            no_parameters(call.query())?;
+            json(&document())
+        })
+    }),
+];
+
+const OPENAPI: &str = include_str!("../../../docs/openapi.json");
+
+/// docs/openapi.json, which tests derive from the types of answers.
+pub(super) fn document() -> Value {
+    serde_json::from_str(OPENAPI).unwrap_or_default()
+}
 
 /// An example of the body that sets the level of the log.
 const LEVEL_FORM: &str = "{\"level\": \"debug\", \"for\": \"10m\"}";
 
 /// The configuration in force, without its secrets.
-pub(super) fn config(snapshot: &Snapshot, query: Option<&str>) -> Result<Config, ApiError> {
+fn config(snapshot: &Snapshot, query: Option<&str>) -> Result<Config, ApiError> {
     let with_defaults = with_defaults(query)?;
     let [gateway, defaults, overrides] = [schemas::GATEWAY, schemas::DEFAULTS, schemas::OVERRIDES]
         .map(|schema| serde_json::from_str(schema).unwrap_or_default());
@@ -70,8 +95,14 @@ pub(super) struct Setting {
     length: Option<HumanDuration>,
 }
 
+async fn show_log_level(api: &Api, call: Call<'_>) -> Reply {
+    no_parameters(call.query())?;
+    let level = log_level(&api.log_level, &call.head.method, call.body, call.operator);
+    json(&level.await?)
+}
+
 /// Shows the level of the log, after it is set by `PUT`, or restored by `DELETE`.
-pub(super) async fn log_level(
+async fn log_level(
     levels: &LogLevel,
     method: &Method,
     body: RequestBody,

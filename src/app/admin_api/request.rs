@@ -17,7 +17,10 @@ use super::error::ApiError;
 const MAX_BYTES: usize = 8 * 1024;
 
 /// The whole body, of which `form` is an example.
-pub(super) async fn read_body(body: RequestBody, form: &'static str) -> Result<Bytes, ApiError> {
+pub(in crate::app) async fn read_body(
+    body: RequestBody,
+    form: &'static str,
+) -> Result<Bytes, ApiError> {
     read_body_up_to(MAX_BYTES, body, form).await
 }
 
@@ -35,7 +38,7 @@ pub(super) async fn read_body_up_to(
 }
 
 /// Parses a body, of which `form` is an example.
-pub(super) fn parse_body<T: DeserializeOwned>(
+pub(in crate::app) fn parse_body<T: DeserializeOwned>(
     body: &[u8],
     form: &'static str,
 ) -> Result<T, ApiError> {
@@ -60,25 +63,25 @@ pub(super) const PAGE_PARAMETERS: &str =
     "there are count=NUMBER, of 1 to 1000, and cursor=NEXT, from the page before";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Page {
-    pub(super) count: usize,
+pub(in crate::app) struct Page {
+    pub(in crate::app) count: usize,
     /// The beginning of the page; `None` for the first.
-    pub(super) cursor: Option<Cursor>,
+    pub(in crate::app) cursor: Option<Cursor>,
 }
 
 /// The beginning of a page, after the last item of the page before. It is opaque to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cursor {
+pub(in crate::app) struct Cursor {
     /// The position of the store's scan.
-    pub(super) position: u64,
+    pub(in crate::app) position: u64,
     /// One of several nodes.
-    pub(super) node: String,
+    pub(in crate::app) node: String,
     /// The last item of those that the store has shown at this position.
-    pub(super) after: String,
+    pub(in crate::app) after: String,
 }
 
 impl Page {
-    pub(super) fn parse(query: Option<&str>) -> Result<Self, ApiError> {
+    pub(in crate::app) fn parse(query: Option<&str>) -> Result<Self, ApiError> {
         let mut page = Self {
             count: DEFAULT_COUNT,
             cursor: None,

@@ -12,11 +12,9 @@ use weir_config::Until;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::OverrideOrigin;
 
-use crate::app::shared_bans::ListedCause;
-
 /// A moment in UTC, to the second.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DateTime(pub(super) Timestamp);
+pub(in crate::app) struct DateTime(pub(in crate::app) Timestamp);
 
 impl fmt::Display for DateTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,12 +28,12 @@ impl Serialize for DateTime {
     }
 }
 
-pub(super) fn seconds(span: Nanos) -> f64 {
+pub(in crate::app) fn seconds(span: Nanos) -> f64 {
     Duration::from(span).as_secs_f64()
 }
 
 /// `None` if the span does not end.
-pub(super) fn finite_seconds(span: Nanos) -> Option<f64> {
+pub(in crate::app) fn finite_seconds(span: Nanos) -> Option<f64> {
     (span != Nanos::NEVER).then(|| seconds(span))
 }
 
@@ -185,63 +183,6 @@ pub(super) struct ListedOverride {
     pub(super) reason: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) warnings: Vec<String>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct BanPage {
-    pub(super) bans: Vec<ListedBan>,
-    /// The cursor of the next page; null on the last one.
-    pub(super) next: Option<String>,
-    /// Why others may not be shown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) warning: Option<&'static str>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct ListedBan {
-    pub(super) ban: String,
-    /// A subject, or a network.
-    pub(super) subject: String,
-    pub(super) since: DateTime,
-    pub(super) until: Option<DateTime>,
-    /// In seconds; null for good.
-    pub(super) ends_in: Option<f64>,
-    pub(super) why: ListedCause,
-}
-
-/// A ban of a network has no `key`, `strikes` and `offences`.
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct Ban {
-    pub(super) ban: String,
-    pub(super) subject: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) key: Option<String>,
-    pub(super) banned: bool,
-    /// Seconds; null is never.
-    pub(super) ends_in: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) strikes: Option<u64>,
-    /// Null if bans do not grow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) offences: Option<Option<u64>>,
-    pub(super) standing: Option<StandingBan>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) warning: Option<String>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct StandingBan {
-    /// The subject, or the network that it is in.
-    pub(super) subject: String,
-    pub(super) since: DateTime,
-    pub(super) until: Option<DateTime>,
-    /// Who has set it.
-    pub(super) by: String,
-    pub(super) comment: Option<String>,
 }
 
 #[derive(Serialize)]

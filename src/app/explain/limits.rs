@@ -142,7 +142,7 @@ pub(super) fn write_limit(
     }
 }
 
-pub(super) fn list(sources: &[KeySource]) -> String {
+pub(in crate::app) fn list(sources: &[KeySource]) -> String {
     let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
     names.join(" and ")
 }
@@ -360,7 +360,7 @@ fn cost_sources(measured: &MeasuredCost) -> String {
 }
 
 /// Writes on which subjects a partly enforced limit is enforced.
-pub(super) fn write_enforcement(
+pub(in crate::app) fn write_enforcement(
     out: &mut String,
     enforcement: Enforcement,
     key: &BucketKey,

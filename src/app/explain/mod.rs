@@ -4,10 +4,9 @@
 //! decision, but without the store: it says which buckets a request takes from, not what is in them.
 
 mod action;
-mod bans;
 mod decision;
 mod descriptor;
-mod limits;
+pub(super) mod limits;
 mod shedding;
 
 use std::fmt::{self, Write};
@@ -33,6 +32,7 @@ use weir_yaml::{Diagnostics, HumanDuration};
 use self::decision::FirstDecision;
 pub use self::descriptor::{Descriptor, explain_descriptor, parse_entry};
 pub(super) use self::shedding::Load;
+use super::features::ROOMS;
 use super::overrides;
 use super::stack::refusal;
 
@@ -188,7 +188,8 @@ fn write(
         (Some(found), Some(route)) => write_route(out, settings, request, (found, route), load)?,
         _ => writeln!(out, "\nroute: none matches, so the answer is 404")?,
     }
-    if route.is_none() && !bans::has_lists_or_bans(settings) {
+    let mut rooms = ROOMS.iter();
+    if route.is_none() && !rooms.any(|room| room.acts_without_route(settings)) {
         return Ok(());
     }
     let client = write_client(out, settings, request.peer, &request.headers)?;
@@ -207,12 +208,15 @@ fn write(
     let body_bytes = || limits::body_bytes(&request.headers);
     let decision = FirstDecision::new(settings, route, &facts, body_bytes);
     if decision.verdict.listed.is_some() {
-        return bans::write_list(out, settings, client.address, account.as_ref());
+        let mut rooms = ROOMS.iter();
+        return rooms.try_for_each(|room| room.explain_listed(out, settings, &facts));
     }
     if let Some(route) = route {
         limits::write_limits(out, settings, route, &facts, &decision)?;
     }
-    bans::write_bans(out, settings, &facts)?;
+    for room in ROOMS {
+        room.explain(out, settings, &facts)?;
+    }
     let Some(route) = route else { return Ok(()) };
     write_denial(out, &route.policy)?;
     write_forms(out, route.policy.header_forms)
@@ -306,7 +310,7 @@ fn write_denial(out: &mut String, policy: &RoutePolicy) -> fmt::Result {
     }
 }
 
-fn write_rejection(out: &mut String, rejection: &Rejection) -> fmt::Result {
+pub(super) fn write_rejection(out: &mut String, rejection: &Rejection) -> fmt::Result {
     let body = match rejection.body {
         Some(_) => "the configured body",
         None => "a problem document",

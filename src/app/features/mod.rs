@@ -1,11 +1,14 @@
 //! Features that a process has once beside its layers. They follow the configuration through one
 //! door, [`Feature`], and are listed in [`Features::new`]; what starts, reloads and ends the process
-//! knows none of them.
+//! knows none of them. What features show is behind another door, [`Room`], and those are listed in
+//! [`ROOMS`].
 
+pub(super) mod bans;
 pub(super) mod jwks;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod overload;
+mod room;
 pub(super) mod srv;
 
 use std::convert::Infallible;
@@ -17,12 +20,22 @@ use tokio::sync::watch;
 use weir_config::Settings;
 use weir_console::findings::GatewayFinding;
 use weir_limit::ShedLevel;
+use weir_limit::time::Clock;
+use weir_middleware::AccessState;
 use weir_proxy::UpstreamSettings;
+use weir_store::{SharedLists, Store};
 use weir_telemetry::{Failures, Metrics, Tracer};
 
+use self::bans::{BansRoom, SharedBans, StandingBan};
 use self::jwks::KeySets;
 use self::overload::Overload;
+pub(super) use self::room::{DecisionCounters, Room};
 use self::srv::SrvServers;
+use super::shared_list::{ListKeeper, ListTarget};
+use super::sockets::Sockets;
+
+/// What shows something of itself.
+pub(super) const ROOMS: [&dyn Room; 1] = [&BansRoom];
 
 /// What follows the configuration in force.
 trait Feature: Send + Sync {
@@ -136,6 +149,56 @@ impl Features {
             // It ends by itself after a time.
             let _ = ended.await;
         }
+    }
+}
+
+/// Features that other gateways know of as well, by lists that all share. Clones share them.
+#[derive(Clone)]
+pub(super) struct SharedFeatures {
+    bans: SharedBans,
+}
+
+/// The keepers of the lists of [`SharedFeatures`].
+pub(super) struct FeatureKeepers {
+    standing_bans: ListKeeper<StandingBan>,
+}
+
+impl SharedFeatures {
+    /// Without `lists`, this process is alone.
+    pub(super) fn new(
+        access: &AccessState,
+        clock: Arc<dyn Clock>,
+        lists: Option<Arc<dyn SharedLists>>,
+    ) -> (Self, FeatureKeepers) {
+        let (bans, standing_bans) = SharedBans::new(access.known().clone(), clock, lists);
+        (Self { bans }, FeatureKeepers { standing_bans })
+    }
+
+    /// Puts in force what is in the lists, so that it holds from the first request on.
+    pub(super) async fn begin(&self, keepers: &mut FeatureKeepers) {
+        let first = keepers.standing_bans.first().await;
+        self.bans.standing.put_in_force(&first);
+    }
+
+    /// Keeps up with the lists, with the configurations that are published, whose settings
+    /// `settings_of` gets, and with the buckets in this store.
+    pub(super) async fn follow<C>(
+        &self,
+        keepers: &mut FeatureKeepers,
+        configurations: watch::Receiver<Arc<C>>,
+        settings_of: impl Fn(&C) -> &Settings,
+        store: Arc<dyn Store>,
+        sockets: &Sockets,
+    ) -> Infallible {
+        let bans = self
+            .bans
+            .follow_all(configurations, settings_of, store, sockets);
+        let standing = keepers.standing_bans.follow(&self.bans.standing);
+        tokio::join!(bans, standing).0
+    }
+
+    pub(in crate::app) const fn bans(&self) -> &SharedBans {
+        &self.bans
     }
 }
 

@@ -10,9 +10,9 @@ use schemars::{JsonSchema, Schema, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::app::admin_api::endpoint::PATHS;
 use crate::app::admin_api::responses::{self, DateTime};
-use crate::app::admin_api::{ban, explain, process, request};
+use crate::app::admin_api::{endpoints, explain, process, request};
+use crate::app::features::bans;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
 
@@ -223,7 +223,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "bans",
         )
         .parameters(&["count", "cursor"])
-        .responses::<responses::BanPage>("A page of them.", schemas)
+        .responses::<bans::BanPage>("A page of them.", schemas)
         .refuses(&[503]),
         ("GET", "/v1/bans/{ban}/{subject}") => operation(
             "getBan",
@@ -231,7 +231,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "bans",
         )
         .parameters(&["ban", "banned"])
-        .responses::<responses::Ban>("The ban.", schemas)
+        .responses::<bans::Ban>("The ban.", schemas)
         .refuses(&[404, 503]),
         ("PUT", "/v1/bans/{ban}/{subject}") => operation(
             "setBan",
@@ -239,12 +239,12 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "bans",
         )
         .parameters(&["ban", "banned"])
-        .body::<ban::Setting>(json!({
+        .body::<bans::Setting>(json!({
             "duration": {"for": "2h"},
             "forGood": {"for": "forever", "comment": "scrapers"},
             "until": {"until": "2099-12-31"},
         }))
-        .responses::<responses::Ban>("The ban afterwards.", schemas)
+        .responses::<bans::Ban>("The ban afterwards.", schemas)
         .refuses(&[404, 409, 503]),
         ("DELETE", "/v1/bans/{ban}/{subject}") => operation(
             "liftBan",
@@ -252,7 +252,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "bans",
         )
         .parameters(&["ban", "banned"])
-        .responses::<responses::Ban>("The ban afterwards.", schemas)
+        .responses::<bans::Ban>("The ban afterwards.", schemas)
         .refuses(&[404, 503]),
         ("GET", "/v1/overrides") => operation(
             "listOverrides",
@@ -548,7 +548,7 @@ fn document() -> Value {
         .with_transform(RecursiveTransform(adapt))
         .into_generator();
     let mut paths = listener_paths();
-    for entry in &PATHS {
+    for entry in endpoints() {
         for method in entry.methods.split(", ").filter(|method| *method != "HEAD") {
             let operation = described(method, entry.template, &mut schemas);
             paths[entry.template][method.to_lowercase()] = operation.into_json();

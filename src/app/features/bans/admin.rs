@@ -5,29 +5,44 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, StatusCode};
 use ipnet::IpNet;
 use serde::Deserialize;
 use smallvec::smallvec;
+use thiserror::Error;
 use tokio::time::Instant;
 use tracing::info;
 use weir_config::{Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKey, Decision, Mode, Transaction};
 use weir_middleware::{BanCause, BegunBan};
-use weir_rules::{Ban, Banned};
+use weir_rules::{Ban, Banned, BannedError};
 use weir_server::RequestBody;
 use weir_store::{Outcome, Owed, SharedEntry, StoreError};
 use weir_telemetry::audit::AUDIT_TARGET;
 use weir_yaml::{HumanDuration, suggest};
 
-use super::authorization::Operator;
-use super::error::ApiError;
-use super::request::{Cursor, Page, parse_body, read_body};
-use super::responses::{self, BanPage, DateTime, ListedBan, finite_seconds, seconds};
-use crate::app::shared_bans::{BegunEntry, ListedCause, MAX_SHORT_BANS, SharedBans, StandingBan};
+use super::responses::{self, BanPage, ListedBan};
+use super::{BegunEntry, ListedCause, MAX_SHORT_BANS, SharedBans, StandingBan};
+use crate::app::admin_api::Api;
+use crate::app::admin_api::authorization::Operator;
+use crate::app::admin_api::endpoint::{Call, Endpoint, Reply, json};
+use crate::app::admin_api::error::{ApiError, Refusal};
+use crate::app::admin_api::request::{Cursor, Page, parse_body, read_body};
+use crate::app::admin_api::responses::{DateTime, finite_seconds, seconds};
 use crate::app::shared_list::{ListEntry, ListError, millis, moment};
 use crate::app::stores::AdminStores;
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[
+    Endpoint::new("/v1/bans", "GET, HEAD", |api, call| {
+        Box::pin(show_all(api, call))
+    }),
+    Endpoint::new(
+        "/v1/bans/{ban}/{subject}",
+        "GET, HEAD, PUT, DELETE",
+        |api, call| Box::pin(show(api, call)),
+    ),
+];
 
 /// An example of the body that sets a ban.
 const FORM: &str = "{\"for\": \"1h\"}, {\"for\": \"forever\"} or {\"until\": \"2026-12-31\"}";
@@ -50,6 +65,69 @@ const BATCH_SIZE: usize = 32;
 /// The node of cursors among bans that have begun, which follow the standing ones.
 const BEGUN: &str = "begun";
 
+/// Why a ban is not shown or not changed.
+#[derive(Debug, Error)]
+enum BanError {
+    /// `help` names a similar ban that may be meant.
+    #[error("There is no ban \"{name}\"; {}", help.as_deref().unwrap_or(NO_BANS))]
+    NoSuchBan { name: String, help: Option<String> },
+    /// The subject has no ban of its own any more, and is in a network that is banned.
+    #[error(
+        "{subject} is still banned, as it is in {network}: to let all of that in, lift the ban of \
+         {network} (`weir ban lift {ban} {network}`)"
+    )]
+    StillBanned {
+        ban: String,
+        subject: String,
+        network: String,
+    },
+}
+
+const NO_BANS: &str = "gateway.yaml has none, and a ban by hand needs one for its name and treatment: \
+    `bans: {abusers: {per: address, for: 1h}}`";
+
+impl Refusal for BanError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NoSuchBan { .. } => StatusCode::NOT_FOUND,
+            Self::StillBanned { .. } => StatusCode::CONFLICT,
+        }
+    }
+}
+
+/// The ban has neither such a subject nor such a network.
+impl Refusal for BannedError {
+    fn status(&self) -> StatusCode {
+        StatusCode::BAD_REQUEST
+    }
+}
+
+/// Standing bans cannot be read or changed. They are in the store, as the buckets of bans are.
+fn of_standing(cause: ListError) -> ApiError {
+    match cause {
+        ListError::Store(cause) => ApiError::Store(cause),
+        cause => ApiError::List(cause),
+    }
+}
+
+async fn show_all(api: &Api, call: Call<'_>) -> Reply {
+    let snapshot = api.snapshot();
+    let page = Page::parse(call.query())?;
+    let by = BanStores::new(api, call.now).await?;
+    json(&list(&snapshot.settings, &page, by).await?)
+}
+
+/// Shows a ban, after it is set by `PUT`, or lifted by `DELETE`.
+async fn show(api: &Api, call: Call<'_>) -> Reply {
+    let snapshot = api.snapshot();
+    let (ban, subject) = (call.parameter(0), call.parameter(1));
+    let target = BanTarget::find(&snapshot.settings, ban, subject)?;
+    let act = target.act(&call.head.method, call.body, call.now).await?;
+    let by = BanStores::new(api, call.now).await?;
+    target.change(by, &act, call.operator).await?;
+    json(&target.response(by).await?)
+}
+
 /// A subject of a ban in force, or a network.
 pub(super) struct BanTarget<'s> {
     ban: &'s Ban,
@@ -57,13 +135,13 @@ pub(super) struct BanTarget<'s> {
     banned: Banned,
 }
 
-pub(super) enum BanAction {
+enum BanAction {
     Show,
     Lift,
     Set(BanDuration),
 }
 
-pub(super) struct BanDuration {
+struct BanDuration {
     /// `None` is for good.
     length: Option<Duration>,
     comment: Option<String>,
@@ -72,7 +150,7 @@ pub(super) struct BanDuration {
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub(super) struct Setting {
+pub(in crate::app) struct Setting {
     /// A duration such as `2h`, or `forever`.
     #[serde(rename = "for")]
     length: Option<String>,
@@ -84,16 +162,24 @@ pub(super) struct Setting {
 
 #[derive(Clone, Copy)]
 pub(super) struct BanStores<'s> {
-    pub(super) stores: &'s AdminStores,
-    pub(super) shared: &'s SharedBans,
+    stores: &'s AdminStores,
+    shared: &'s SharedBans,
     pub(super) now: Timestamp,
 }
 
-impl BanStores<'_> {
+impl<'s> BanStores<'s> {
+    pub(super) async fn new(api: &'s Api, now: Timestamp) -> Result<Self, ApiError> {
+        Ok(Self {
+            stores: api.admin_stores().await?,
+            shared: api.shared().bans(),
+            now,
+        })
+    }
+
     /// The standing bans of all gateways.
     pub(super) async fn standing(&self) -> Result<Vec<Arc<StandingBan>>, ApiError> {
         let standing = self.shared.standing().await;
-        standing.map_err(ApiError::from_standing_bans)
+        standing.map_err(of_standing)
     }
 
     /// The standing bans that are in force here, whatever became of the store.
@@ -107,10 +193,11 @@ impl<'s> BanTarget<'s> {
     pub(super) fn find(settings: &'s Settings, name: &str, id: &str) -> Result<Self, ApiError> {
         let Some(ban) = ban_named(settings, name) else {
             let bans = settings.access.bans.iter();
-            return Err(ApiError::NoSuchBan {
+            let refusal = BanError::NoSuchBan {
                 name: name.to_owned(),
                 help: suggest(name, bans.map(|policy| &**policy.ban.name())),
-            });
+            };
+            return Err(refusal.into());
         };
         Ok(Self {
             ban,
@@ -119,7 +206,7 @@ impl<'s> BanTarget<'s> {
         })
     }
 
-    pub(super) async fn act(
+    async fn act(
         &self,
         method: &Method,
         body: RequestBody,
@@ -174,7 +261,7 @@ impl<'s> BanTarget<'s> {
         Ok(BanDuration { length, comment })
     }
 
-    pub(super) async fn change(
+    async fn change(
         &self,
         by: BanStores<'_>,
         act: &BanAction,
@@ -212,11 +299,14 @@ impl<'s> BanTarget<'s> {
         }
         match outer {
             None => Ok(()),
-            Some(outer) => Err(ApiError::StillBanned {
-                ban: self.ban.name().to_string(),
-                subject: self.id.clone(),
-                network: outer.of.clone(),
-            }),
+            Some(outer) => {
+                let refusal = BanError::StillBanned {
+                    ban: self.ban.name().to_string(),
+                    subject: self.id.clone(),
+                    network: outer.of.clone(),
+                };
+                Err(refusal.into())
+            }
         }
     }
 
@@ -278,7 +368,7 @@ impl<'s> BanTarget<'s> {
             comment: duration.comment.clone(),
         };
         let set = by.shared.standing_changes.set(standing).await;
-        set.map(drop).map_err(ApiError::from_standing_bans)
+        set.map(drop).map_err(of_standing)
     }
 
     async fn begin(
@@ -327,7 +417,7 @@ impl<'s> BanTarget<'s> {
     /// Lifts the standing ban. Returns whether there was one.
     async fn lift_standing(&self, by: BanStores<'_>) -> Result<bool, ApiError> {
         let lifted = by.shared.standing_changes.delete(self.standing_key());
-        let lifted = lifted.await.map_err(ApiError::from_standing_bans)?;
+        let lifted = lifted.await.map_err(of_standing)?;
         Ok(lifted.is_some())
     }
 
@@ -347,7 +437,7 @@ impl<'s> BanTarget<'s> {
         }
     }
 
-    pub(super) async fn response(&self, by: BanStores<'_>) -> Result<responses::Ban, ApiError> {
+    async fn response(&self, by: BanStores<'_>) -> Result<responses::Ban, ApiError> {
         let standing = match by.standing().await {
             Err(error) if error.is_out_of_reach() => by.known_standing(),
             standing => standing?,
@@ -521,11 +611,7 @@ fn ban_named<'s>(settings: &'s Settings, name: &str) -> Option<&'s Ban> {
     bans.find(|ban| **ban.name() == *name)
 }
 
-pub(super) async fn list(
-    settings: &Settings,
-    page: &Page,
-    by: BanStores<'_>,
-) -> Result<BanPage, ApiError> {
+async fn list(settings: &Settings, page: &Page, by: BanStores<'_>) -> Result<BanPage, ApiError> {
     let cursor = page.cursor.clone().unwrap_or_default();
     let mut bans = Vec::new();
     if cursor.node != BEGUN {

@@ -6,7 +6,12 @@
 //! shown. So entries may be late, or left behind, and the list is right all the same. Under attack
 //! it is long, so gateways add to it, and do not copy it.
 
+mod admin;
+mod explain;
+mod findings;
 mod refused_peers;
+mod responses;
+mod room;
 mod shortened;
 mod standing;
 
@@ -23,10 +28,17 @@ use weir_middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
 use weir_store::{SharedEntry, SharedLists, Store, StoreError};
 
 use self::refused_peers::RefusalRules;
+pub(super) use self::room::BansRoom;
+use self::standing::MAX_SHORT_BANS;
+pub(in crate::app) use self::standing::StandingBan;
 use self::standing::StandingTarget;
-pub(super) use self::standing::{MAX_SHORT_BANS, StandingBan};
-use super::shared_list::{ListChanges, ListError, ListKeeper, millis};
-use super::sockets::Sockets;
+#[cfg(test)]
+pub(in crate::app) use self::{
+    admin::Setting,
+    responses::{Ban, BanPage},
+};
+use crate::app::shared_list::{ListChanges, ListError, ListKeeper, millis};
+use crate::app::sockets::Sockets;
 
 /// The list of bans that have begun.
 const BEGUN: &str = "bans";
@@ -42,11 +54,11 @@ const BATCH_SIZE: usize = 200;
 
 /// The lists about bans. Clones share them.
 #[derive(Clone)]
-pub(super) struct SharedBans {
+pub(in crate::app) struct SharedBans {
     known: KnownBans,
     /// Puts standing bans in force.
-    pub(super) standing: StandingTarget,
-    pub(super) standing_changes: ListChanges<StandingBan>,
+    pub(in crate::app) standing: StandingTarget,
+    pub(in crate::app) standing_changes: ListChanges<StandingBan>,
     clock: Arc<dyn Clock>,
     /// None if this process is alone.
     lists: Option<Arc<dyn SharedLists>>,
@@ -54,20 +66,20 @@ pub(super) struct SharedBans {
 
 /// A ban that has begun, as the list has it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(super) struct BegunEntry {
-    pub(super) ban: String,
+pub(in crate::app) struct BegunEntry {
+    pub(in crate::app) ban: String,
     /// As bucket keys have it.
-    pub(super) subject: String,
+    pub(in crate::app) subject: String,
     /// When it began, in milliseconds since 1970.
-    pub(super) since: u64,
-    pub(super) why: ListedCause,
+    pub(in crate::app) since: u64,
+    pub(in crate::app) why: ListedCause,
 }
 
 /// Why a subject is banned.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Cause"))]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub(super) enum ListedCause {
+pub(in crate::app) enum ListedCause {
     /// It was denied by a limit.
     Limit {
         limit: String,
@@ -146,7 +158,7 @@ fn json(entry: &impl Serialize) -> String {
 
 impl SharedBans {
     /// The lists, and the keeper of the standing bans. Without `lists`, this process is alone.
-    pub(super) fn new(
+    pub(in crate::app) fn new(
         known: KnownBans,
         clock: Arc<dyn Clock>,
         lists: Option<Arc<dyn SharedLists>>,
@@ -166,19 +178,19 @@ impl SharedBans {
     }
 
     /// What the workers know.
-    pub(super) const fn known(&self) -> &KnownBans {
+    pub(in crate::app) const fn known(&self) -> &KnownBans {
         &self.known
     }
 
     /// The standing bans that have not ended, in the order of bans and subjects.
-    pub(super) async fn standing(&self) -> Result<Vec<Arc<StandingBan>>, ListError> {
+    pub(in crate::app) async fn standing(&self) -> Result<Vec<Arc<StandingBan>>, ListError> {
         self.standing_changes.look().await?;
         Ok(self.standing.holding(self.clock.now()))
     }
 
     /// The next bans that have begun: at most `count` behind the one with this end and text, and
     /// whether there are no others.
-    pub(super) async fn begun(
+    pub(in crate::app) async fn begun(
         &self,
         behind: (u64, &str),
         count: usize,
@@ -210,7 +222,7 @@ impl SharedBans {
     }
 
     /// Removes entries of bans that hold no more.
-    pub(super) async fn forget(&self, stale: Vec<String>) -> Result<(), StoreError> {
+    pub(in crate::app) async fn forget(&self, stale: Vec<String>) -> Result<(), StoreError> {
         match &self.lists {
             Some(lists) if !stale.is_empty() => {
                 let change = lists.change(BEGUN, Vec::new(), stale, self.clock.now());
@@ -223,7 +235,7 @@ impl SharedBans {
     /// Keeps up with the bans that begin here, and with the configurations that are published, whose
     /// settings `settings_of` gets: cuts bans in this store that a reload shortens, and has
     /// connections of those dropped who are kept out.
-    pub(super) async fn follow_all<C>(
+    pub(in crate::app) async fn follow_all<C>(
         &self,
         configurations: watch::Receiver<Arc<C>>,
         settings_of: impl Fn(&C) -> &Settings,
@@ -287,9 +299,9 @@ impl SharedBans {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared_list::tests::Lists;
-    use super::super::shared_list::{ListEntry, MAX_ENTRIES, moment};
     use super::*;
+    use crate::app::shared_list::tests::Lists;
+    use crate::app::shared_list::{ListEntry, MAX_ENTRIES, moment};
     use futures_util::FutureExt;
     use weir_limit::time::ManualClock;
 

@@ -1,31 +1,23 @@
 //! Explains which list the client is on, and which bans apply to the request.
 
 use std::fmt::{self, Write};
-use std::net::IpAddr;
 
 use weir_config::Settings;
 use weir_middleware::{BanPolicy, Treatment};
-use weir_rules::{Access, Account, ListEntry, RequestAttributes};
+use weir_rules::{Access, ListEntry, RequestAttributes};
 use weir_yaml::HumanDuration;
 
-use super::{limits, write_rejection};
-
-pub(super) fn has_lists_or_bans(settings: &Settings) -> bool {
-    !settings.access.lists.is_empty() || !settings.access.bans.is_empty()
-}
+use crate::app::explain::{limits, write_rejection};
 
 /// Writes which list the client is on. Then nothing else matters.
 pub(super) fn write_list(
     out: &mut String,
     settings: &Settings,
-    client: IpAddr,
-    account: Option<&Account>,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let access = &settings.access;
-    match access
-        .lists
-        .access(client, account.map(|account| account.id))
-    {
+    let account = facts.account.map(|account| account.id);
+    match access.lists.access(facts.client, account) {
         Access::Unlisted => Ok(()),
         Access::Allowed(listed) => {
             writeln!(out, "\nallow: {}", entry(listed))?;

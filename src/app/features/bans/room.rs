@@ -1,0 +1,190 @@
+//! What is shown of the bans and lists of a configuration.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use weir_config::Settings;
+use weir_console::findings::{GatewayFinding, Remedy};
+use weir_limit::time::Timestamp;
+use weir_middleware::BanPolicy;
+use weir_rules::{KeySource, RequestAttributes};
+use weir_telemetry::{Failures, Metrics};
+use weir_yaml::{HumanDuration, pluralized};
+
+use super::admin::BanStores;
+use super::{admin, explain, findings};
+use crate::app::admin_api::Api;
+use crate::app::admin_api::endpoint::Endpoint;
+use crate::app::admin_api::findings::Finding;
+use crate::app::features::{DecisionCounters, Room};
+use crate::app::startup_log::write_list;
+
+/// Bans, and the lists of who is allowed and who is blocked.
+pub(in crate::app::features) struct BansRoom;
+
+impl Room for BansRoom {
+    fn summarize(&self, out: &mut String, settings: &Settings) -> fmt::Result {
+        let access = &settings.access;
+        for (name, list) in [
+            ("allow", &access.lists.allow),
+            ("block", &access.lists.block),
+        ] {
+            if !list.is_empty() {
+                writeln!(out, "{name}: {}", list_in_words(list.len()))?;
+            }
+        }
+        write_list(out, "bans", access.bans.iter().map(in_words))
+    }
+
+    fn describe(&self, members: &mut Map<String, Value>, settings: &Settings) {
+        let bans = settings.access.bans.iter().map(described);
+        members.insert("bans".to_owned(), bans.collect());
+    }
+
+    fn acts_without_route(&self, settings: &Settings) -> bool {
+        !settings.access.lists.is_empty() || !settings.access.bans.is_empty()
+    }
+
+    fn explain_listed(
+        &self,
+        out: &mut String,
+        settings: &Settings,
+        facts: &RequestAttributes<'_>,
+    ) -> fmt::Result {
+        explain::write_list(out, settings, facts)
+    }
+
+    fn explain(
+        &self,
+        out: &mut String,
+        settings: &Settings,
+        facts: &RequestAttributes<'_>,
+    ) -> fmt::Result {
+        explain::write_bans(out, settings, facts)
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        admin::ENDPOINTS
+    }
+
+    fn look_up<'f>(
+        &'f self,
+        api: &'f Api,
+        settings: &'f Settings,
+        found: &'f mut [Finding<'_>],
+        now: Timestamp,
+    ) -> BoxFuture<'f, ()> {
+        Box::pin(async move {
+            // Without the store, nothing is known of bans; what is denied is known all the same.
+            if let Ok(by) = BanStores::new(api, now).await {
+                let _ = findings::look_up(settings, found, by).await;
+            }
+        })
+    }
+
+    fn remedy(&self, settings: &Settings, of: &Finding<'_>) -> Option<Remedy> {
+        findings::remedy(settings, of)
+    }
+
+    fn gateway_finding(&self, failures: &Failures) -> Option<GatewayFinding> {
+        findings::refused(failures.refusals)
+    }
+
+    fn decisions(&self, settings: &Settings, metrics: &Metrics) -> Option<DecisionCounters> {
+        let bans = settings.access.bans.iter();
+        let by_name = bans.map(|policy| {
+            let name = Arc::clone(policy.ban.name());
+            let counters = metrics.bans().ban(&name);
+            (name, Box::new(move || counters.sample()) as Box<_>)
+        });
+        Some(DecisionCounters {
+            member: "bans",
+            denied_member: "banned",
+            by_name: by_name.collect(),
+        })
+    }
+}
+
+fn list_in_words((networks, accounts): (usize, usize)) -> String {
+    let networks = pluralized(networks, "network");
+    format!("{networks}, {}", pluralized(accounts, "account"))
+}
+
+fn in_words(policy: &BanPolicy) -> String {
+    let ban = &policy.ban;
+    let (name, per) = (ban.name(), sources(ban.per()).join(" and "));
+    if !policy.has_strikes() {
+        let command = format!("weir ban add {name} ...");
+        return format!("{name}: by hand (`{command}`), per {per}");
+    }
+    let (schedule, period) = (ban.schedule(), HumanDuration(ban.period()));
+    let strikes = usize::try_from(ban.strikes().burst().get());
+    let strikes = pluralized(strikes.unwrap_or(usize::MAX), "strike");
+    let (first, longest) = (
+        HumanDuration(schedule.first()),
+        HumanDuration(schedule.longest()),
+    );
+    let length = match first == longest {
+        true => first.to_string(),
+        false => format!("{first} to {longest}"),
+    };
+    let spared = match policy.workers {
+        workers @ 1.. if !policy.limits.is_empty() => format!(
+            " (no strikes: the first {} of a client that does not wait)",
+            pluralized(workers, "denial"),
+        ),
+        _ => String::new(),
+    };
+    format!("{name}: {length} for {strikes} in {period}{spared}, per {per}")
+}
+
+fn described(policy: &BanPolicy) -> Value {
+    let ban = &policy.ban;
+    let lengths = ban.schedule().lengths().iter();
+    let lengths = lengths.map(|length| HumanDuration(*length).to_string());
+    let strikes = policy.has_strikes().then(|| ban.strikes().burst());
+    json!({
+        "name": &**ban.name(),
+        "per": sources(ban.per()),
+        "strikes": strikes,
+        "within": strikes.map(|_| HumanDuration(ban.period()).to_string()),
+        "lengths": lengths.collect::<Vec<_>>(),
+        "enforce": policy.enforcement.to_string(),
+    })
+}
+
+fn sources(per: &[KeySource]) -> Vec<String> {
+    per.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_config::testing::{DEFAULTS, Folder, SMALLEST};
+
+    /// With `count: 10` a ban seemed not to work, as it took 30 denials.
+    #[test]
+    fn denials_that_are_no_strikes_are_told_of() {
+        let described = |workers: &str| {
+            let strikes = format!("{{limits: RequestsPerAddress, count: 10, period: 1m{workers}}}");
+            let bans =
+                format!("bans: {{abusers: {{per: address, for: 10m, strikes: {strikes}}}}}\n");
+            let folder = Folder::with(&[
+                ("gateway.yaml", &format!("{SMALLEST}{bans}")),
+                ("limits/defaults.yaml", DEFAULTS),
+            ]);
+            in_words(&folder.load().unwrap().access.bans[0])
+        };
+        assert_eq!(
+            described(""),
+            "abusers: 10m for 10 strikes in 1m (no strikes: the first 20 denials of a client that does \
+             not wait), per address/64"
+        );
+        assert_eq!(
+            described(", workers: 0"),
+            "abusers: 10m for 10 strikes in 1m, per address/64"
+        );
+    }
+}
