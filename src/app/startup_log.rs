@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weir_config::{EnvoyService, Listener, ProcessSettings, Route, Settings, WrittenDescriptor};
 use weir_limit::{Algorithm, Alignment, Quota};
-use weir_middleware::{LocalResponse, OnDenied};
+use weir_middleware::LocalResponse;
 use weir_rules::{KeySource, Limit};
 use weir_telemetry::Metrics;
 use weir_telemetry::events::{self, Loaded};
@@ -222,17 +222,7 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
             })
             .to_owned(),
     };
-    let denied = match &route.policy.on_denied {
-        OnDenied::Reject(rejection) => format!("rejects with {}", rejection.status.as_u16()),
-        OnDenied::Shadow(shadow) => format!("shadow-bans with {}", shadow.decoy().name()),
-    };
-    let denied = match &route.policy.delay {
-        Some(delay) => format!(
-            "delays by up to {}, else {denied}",
-            HumanDuration(delay.longest)
-        ),
-        None => denied,
-    };
+    let denied = route.policy.denial_in_brief();
     format!(
         "{}: {} -> {target}, {limits}, {denied}",
         route.policy.name, route.matcher

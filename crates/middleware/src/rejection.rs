@@ -1,5 +1,6 @@
 //! Rejections: the honest responses to requests that are not let through.
 
+use std::fmt;
 use std::mem;
 use std::ops::RangeInclusive;
 
@@ -40,6 +41,17 @@ impl Default for Rejection {
             headers: HeaderMap::new(),
             body: None,
         }
+    }
+}
+
+/// Says what clients get, such as `429 Too Many Requests with a problem document`.
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = match self.body {
+            Some(_) => "the configured body",
+            None => "a problem document",
+        };
+        write!(f, "{} with {body}", self.status)
     }
 }
 

@@ -34,6 +34,7 @@ mod tag_cache;
 mod template;
 mod value_pattern;
 
+use std::fmt;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -81,6 +82,13 @@ pub struct Decoy {
     status: StatusCode,
     headers: HeaderMap,
     body: Template,
+}
+
+/// Says which it is.
+impl fmt::Display for Decoy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "decoy {} ({})", self.name, self.status)
+    }
 }
 
 impl Decoy {

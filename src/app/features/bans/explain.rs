@@ -7,7 +7,7 @@ use weir_middleware::{BanPolicy, Treatment};
 use weir_rules::{Access, ListEntry, RequestAttributes};
 use weir_yaml::HumanDuration;
 
-use crate::app::explain::{limits, write_rejection};
+use crate::app::explain::limits;
 
 /// Writes which list the client is on. Then nothing else matters.
 pub(super) fn write_list(
@@ -135,32 +135,11 @@ fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
 }
 
 fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment) -> fmt::Result {
-    match treatment {
-        Treatment::Reject(rejection) => write_rejection(out, rejection),
-        Treatment::Shadow(decoy) => {
-            let (name, status) = (decoy.name(), decoy.status());
-            writeln!(
-                out,
-                "decoy {name} ({status}) wherever a route matches; nothing is forwarded"
-            )
-        }
-        Treatment::Divert(diversion) => {
-            let upstream = settings.upstream(*diversion);
-            let name = upstream.map_or("?", |upstream| &upstream.settings.name);
-            writeln!(out, "the answer of upstream {name}")
-        }
-        Treatment::Tarpit(tarpit) => {
-            write!(out, "nothing for {}, and then ", HumanDuration(tarpit.hold))?;
-            write_rejection(out, &tarpit.rejection)
-        }
-        Treatment::Drop { in_kernel: false } => {
-            writeln!(out, "no answer: the connection is closed")
-        }
-        Treatment::Drop { in_kernel: true } => writeln!(
-            out,
-            "no answer: the connection is closed, and further ones are dropped by the kernel"
-        ),
-    }
+    let name = |upstream| {
+        let upstream = settings.upstream(upstream);
+        upstream.map_or("?".to_owned(), |upstream| upstream.settings.name.clone())
+    };
+    writeln!(out, "{}", treatment.describe(name))
 }
 
 #[cfg(test)]

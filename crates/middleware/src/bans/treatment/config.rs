@@ -1,4 +1,4 @@
-//! The keys of `on_denied` of bans, and of the list of the blocked.
+//! The keys of `on_denied` of bans, and of the list of the blocked, and what they come to in words.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -125,6 +125,28 @@ impl TreatmentKeys {
                 status.is_none_or(|status| matches!(status.as_u16(), 429 | 503))
             }
             _ => false,
+        }
+    }
+}
+
+impl Treatment {
+    /// What the client gets, in words; `name` says the names of upstreams.
+    pub fn describe(&self, name: impl Fn(UpstreamId) -> String) -> String {
+        match self {
+            Self::Reject(rejection) => rejection.to_string(),
+            Self::Shadow(decoy) => {
+                format!("{decoy} wherever a route matches; nothing is forwarded")
+            }
+            Self::Divert(upstream) => format!("the answer of upstream {}", name(*upstream)),
+            Self::Tarpit(tarpit) => {
+                let hold = HumanDuration(tarpit.hold);
+                format!("nothing for {hold}, and then {}", tarpit.rejection)
+            }
+            Self::Drop { in_kernel: false } => "no answer: the connection is closed".to_owned(),
+            Self::Drop { in_kernel: true } => {
+                "no answer: the connection is closed, and further ones are dropped by the kernel"
+                    .to_owned()
+            }
         }
     }
 }

@@ -1,13 +1,14 @@
-//! The keys of `on_denied` of a route.
+//! The keys of `on_denied` of a route, and what they come to in words.
 
 use std::sync::Arc;
 
 use http::StatusCode;
 use serde::Deserialize;
 use weir_rules::RouteMatcher;
-use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr};
+use weir_yaml::{HumanDuration, Lowered, Lowering, Span, Spanned, WordOr};
 
 use super::OnDenied;
+use crate::RoutePolicy;
 use crate::decoy::Decoys;
 use crate::rate_limit::delay::{Delay, DelayKeys};
 use crate::response_keys::RejectionKeys;
@@ -83,6 +84,42 @@ impl OnDenied {
     ) {
         if let (Self::Shadow(shadow), Some(matcher)) = (self, matcher) {
             shadow.require_captures(cx, matcher, span);
+        }
+    }
+}
+
+impl<L> RoutePolicy<L> {
+    /// What becomes of a request that a limit denies, in a few words for a list.
+    pub fn denial_in_brief(&self) -> String {
+        let denied = match &self.on_denied {
+            OnDenied::Reject(rejection) => format!("rejects with {}", rejection.status.as_u16()),
+            OnDenied::Shadow(shadow) => format!("shadow-bans with {}", shadow.decoy().name()),
+        };
+        match &self.delay {
+            Some(delay) => {
+                let longest = HumanDuration(delay.longest);
+                format!("delays by up to {longest}, else {denied}")
+            }
+            None => denied,
+        }
+    }
+
+    /// The same in full.
+    pub fn denial_in_full(&self) -> String {
+        let denied = match &self.on_denied {
+            OnDenied::Reject(rejection) => rejection.to_string(),
+            OnDenied::Shadow(shadow) => {
+                format!("shadow ban: {}, nothing is forwarded", shadow.decoy())
+            }
+        };
+        match &self.delay {
+            Some(delay) => {
+                let (longest, most) = (HumanDuration(delay.longest), delay.max_requests);
+                format!(
+                    "waits for its turn, for at most {longest} and beside {most} others; else {denied}"
+                )
+            }
+            None => denied,
         }
     }
 }
