@@ -176,6 +176,18 @@ mod tests {
     }
 
     #[test]
+    fn a_read_only_token_never_posts_but_where_that_changes_nothing() {
+        let tokens = [AdminToken::new("grafana", TOKEN).unwrap().read_only()];
+        let request = Request::post("/v1/buckets/L/a/refund");
+        let request = request.header("authorization", format!("Bearer {TOKEN}"));
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        for only_asks in [false, true] {
+            let operator = check(&tokens, false, None, &head, only_asks);
+            assert_eq!(operator.is_ok(), only_asks);
+        }
+    }
+
+    #[test]
     fn an_operator_is_known_by_the_token_or_else_by_the_loopback_address() {
         let alice = AdminToken::new("alice", TOKEN).unwrap();
         let grafana = AdminToken::new("grafana", "fedcba9876543210").unwrap();

@@ -1,5 +1,5 @@
 //! An endpoint of the admin API: a path, what may be done with it, and what responds there. Each
-//! room has a table of its own; [`paths`](super::paths) chains them.
+//! room has a table of its own; [`endpoints`](super::endpoints) chains them.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -20,6 +20,7 @@ pub(in crate::app) type Reply = Result<Response<AdminBody>, ApiError>;
 /// Responds to a request.
 type Respond = for<'a> fn(&'a Api, Call<'a>) -> BoxFuture<'a, Reply>;
 
+/// A row of a room's table.
 pub(in crate::app) struct Endpoint {
     /// The path, with parameters in braces.
     pub(super) template: &'static str,

@@ -1,4 +1,4 @@
-//! All paths of the admin API, and which of them a request is for.
+//! Which endpoint a request is for.
 
 use std::borrow::Cow;
 use std::str::Utf8Error;
@@ -155,6 +155,24 @@ mod tests {
         documented.sort();
         there.sort();
         assert_eq!(documented, there);
+    }
+
+    /// The first one would get the requests of both.
+    #[test]
+    fn no_path_is_in_the_tables_of_two_rooms() {
+        let mut templates: Vec<_> = endpoints().map(|entry| entry.template).collect();
+        let all = templates.len();
+        templates.sort_unstable();
+        templates.dedup();
+        assert_eq!(templates.len(), all);
+    }
+
+    /// A read-only token may send any method there.
+    #[test]
+    fn no_entry_but_that_of_explanations_says_that_it_changes_nothing() {
+        let asking = endpoints().filter(|entry| entry.only_asks);
+        let asking: Vec<_> = asking.map(|entry| entry.template).collect();
+        assert_eq!(asking, ["/v1/explain"]);
     }
 
     #[test]
