@@ -16,7 +16,7 @@ use weir_limit::{Algorithm, Alignment, Quota};
 use weir_rules::Limit;
 use weir_yaml::{HumanDuration, pluralized};
 
-use super::admin_api::{is_enforced, quota_of};
+use super::admin_api::findings::{is_enforced, quota_of};
 use super::admin_client::{AdminClient, AdminError};
 use super::startup_log::describe_quota;
 

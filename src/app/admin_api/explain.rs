@@ -15,7 +15,8 @@ use super::endpoint::{Call, Endpoint, Reply, json};
 use super::error::ApiError;
 use super::request::{parse_body, read_body_up_to};
 use super::responses::Explanation;
-use crate::app::explain::{self, Load, explain_in_force};
+use crate::app::explain::{self, explain_in_force};
+use crate::app::features::Load;
 
 /// It changes nothing although it is a `POST`.
 pub(super) const ENDPOINTS: &[Endpoint] = &[Endpoint::new("/v1/explain", "POST", |api, call| {

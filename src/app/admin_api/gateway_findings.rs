@@ -11,7 +11,7 @@ use weir_console::findings::{GatewayFinding, GatewayFindingKind as Kind};
 use weir_telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
 use weir_yaml::{HumanDuration, pluralized};
 
-use crate::app::features;
+use crate::app::features::ROOMS;
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
 
@@ -35,7 +35,8 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     let mut found: Vec<_> = why_refused.map(configuration).into_iter().collect();
     found.extend(store(stores.trouble(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
-    found.extend(features::findings(&failures));
+    let of_rooms = ROOMS.iter();
+    found.extend(of_rooms.flat_map(|room| room.gateway_findings(&failures)));
     found.extend(errors(&snapshot.settings, &failures.routes));
     let forwarders = snapshot.layers.forwarding.untrusted_forwarders();
     found.extend(forwarders.into_iter().map(forwarder));
@@ -53,8 +54,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
                       fails, the log says why";
         GatewayFinding::new(Kind::Certificate, text, remedy)
     }));
-    let rooms = features::ROOMS.iter();
-    found.extend(rooms.filter_map(|room| room.gateway_finding(&failures)));
+    found.sort_by_key(|finding| finding.kind);
     found
 }
 

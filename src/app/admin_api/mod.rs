@@ -47,7 +47,6 @@ use weir_telemetry::Metrics;
 use self::endpoint::{Call, Endpoint, Reply};
 use self::error::ApiError;
 use self::events::Events;
-pub(super) use self::findings::{is_enforced, quota_of};
 pub(super) use self::fleet::published_findings;
 use self::paths::{Target, all_paths};
 use self::wrong_tokens::WrongTokens;

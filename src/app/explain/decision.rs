@@ -82,7 +82,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::app::explain::{Load, Request, explain_in_force};
+    use crate::app::explain::{Request, explain_in_force};
+    use crate::app::features::Load;
     use crate::app::stack::{Layers, SharedState};
     use crate::app::upstreams::ActiveUpstream;
 

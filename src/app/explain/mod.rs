@@ -7,7 +7,6 @@ mod action;
 mod decision;
 mod descriptor;
 pub(super) mod limits;
-mod shedding;
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -22,17 +21,16 @@ use http_body_util::Full;
 use serde_json::Value;
 use weir_config::{Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
-use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms, OnDenied, Rejection, RoutePolicy};
+use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms};
 use weir_rules::{
     Account, AccountRules, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
 };
-use weir_yaml::{Diagnostics, HumanDuration};
+use weir_yaml::Diagnostics;
 
 use self::decision::FirstDecision;
 pub use self::descriptor::{Descriptor, explain_descriptor, parse_entry};
-pub(super) use self::shedding::Load;
-use super::features::ROOMS;
+use super::features::{ArrivedRequest, Load, ROOMS};
 use super::overrides;
 use super::stack::refusal;
 
@@ -218,7 +216,7 @@ fn write(
         room.explain(out, settings, &facts)?;
     }
     let Some(route) = route else { return Ok(()) };
-    write_denial(out, &route.policy)?;
+    writeln!(out, "\non denial: {}", route.policy.denial_in_full())?;
     write_forms(out, route.policy.header_forms)
 }
 
@@ -268,7 +266,14 @@ fn write_route(
         ..ClientIdentity::new(client, false, &request.headers, nat64)
     };
     action::write_action(out, settings, request, found, route, &identity)?;
-    shedding::write_shedding(out, settings, route, &identity, is_exempt, load)
+    let arrived = ArrivedRequest {
+        route,
+        identity: &identity,
+        is_exempt,
+        load,
+    };
+    let mut rooms = ROOMS.iter();
+    rooms.try_for_each(|room| room.explain_arrival(out, settings, &arrived))
 }
 
 /// The route that the request would take if its route did not exist.
@@ -287,35 +292,6 @@ fn runner_up<'s>(
     let table = RouteTable::new(others().map(|(_, route)| route.matcher.clone()).collect());
     let next = table.find(&request.method, &request.uri, &request.headers)?;
     others().nth(next.id.0).map(|(_, route)| route)
-}
-
-fn write_denial(out: &mut String, policy: &RoutePolicy) -> fmt::Result {
-    write!(out, "\non denial: ")?;
-    if let Some(delay) = &policy.delay {
-        let (longest, most) = (HumanDuration(delay.longest), delay.max_requests);
-        write!(
-            out,
-            "waits for its turn, for at most {longest} and beside {most} others; else "
-        )?;
-    }
-    match &policy.on_denied {
-        OnDenied::Reject(rejection) => write_rejection(out, rejection),
-        OnDenied::Shadow(shadow) => {
-            let (decoy, status) = (shadow.decoy().name(), shadow.decoy().status());
-            writeln!(
-                out,
-                "shadow ban: decoy {decoy} ({status}), nothing is forwarded"
-            )
-        }
-    }
-}
-
-pub(super) fn write_rejection(out: &mut String, rejection: &Rejection) -> fmt::Result {
-    let body = match rejection.body {
-        Some(_) => "the configured body",
-        None => "a problem document",
-    };
-    writeln!(out, "{} with {body}", rejection.status)
 }
 
 fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {

@@ -9,6 +9,7 @@ pub(super) mod jwks;
 mod otlp;
 mod overload;
 mod room;
+mod shedding;
 pub(super) mod srv;
 
 use std::convert::Infallible;
@@ -18,24 +19,25 @@ use std::sync::Arc;
 use futures_util::future::{LocalBoxFuture, ready};
 use tokio::sync::watch;
 use weir_config::Settings;
-use weir_console::findings::GatewayFinding;
 use weir_limit::ShedLevel;
 use weir_limit::time::Clock;
 use weir_middleware::AccessState;
 use weir_proxy::UpstreamSettings;
 use weir_store::{SharedLists, Store};
-use weir_telemetry::{Failures, Metrics, Tracer};
+use weir_telemetry::{Metrics, Tracer};
 
 use self::bans::{BansRoom, SharedBans, StandingBan};
 use self::jwks::KeySets;
 use self::overload::Overload;
-pub(super) use self::room::{DecisionCounters, Room};
+pub(super) use self::room::{ArrivedRequest, DecisionCounters, Room};
+pub(super) use self::shedding::Load;
+use self::shedding::SheddingRoom;
 use self::srv::SrvServers;
 use super::shared_list::{ListKeeper, ListTarget};
 use super::sockets::Sockets;
 
 /// What shows something of itself.
-pub(super) const ROOMS: [&dyn Room; 1] = [&BansRoom];
+pub(super) const ROOMS: [&dyn Room; 2] = [&SheddingRoom, &BansRoom];
 
 /// What follows the configuration in force.
 trait Feature: Send + Sync {
@@ -200,11 +202,6 @@ impl SharedFeatures {
     pub(in crate::app) const fn bans(&self) -> &SharedBans {
         &self.bans
     }
-}
-
-/// What needs attention of what some of them do, by the failures of the last minute.
-pub(super) fn findings(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
-    overload::findings(failures)
 }
 
 /// Starts what traces requests, if the configuration asks for it.

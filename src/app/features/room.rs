@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, ready};
 use serde_json::{Map, Value};
-use weir_config::Settings;
+use weir_config::{Route, Settings};
 use weir_console::findings::{GatewayFinding, Remedy};
 use weir_limit::time::Timestamp;
+use weir_middleware::ClientIdentity;
 use weir_rules::RequestAttributes;
 use weir_telemetry::{DecisionSample, Failures, Metrics};
 
+use super::Load;
 use crate::app::admin_api::Api;
 use crate::app::admin_api::endpoint::Endpoint;
 use crate::app::admin_api::findings::Finding;
@@ -29,6 +31,16 @@ pub(in crate::app) trait Room: Sync {
     /// Whether it does something about requests that no route matches.
     fn acts_without_route(&self, _: &Settings) -> bool {
         false
+    }
+
+    /// Writes what it may do about a request before limits are asked.
+    fn explain_arrival(
+        &self,
+        _out: &mut String,
+        _: &Settings,
+        _: &ArrivedRequest<'_>,
+    ) -> fmt::Result {
+        Ok(())
     }
 
     /// Writes what becomes of a request whose client is on a list, by which nothing else matters.
@@ -68,14 +80,24 @@ pub(in crate::app) trait Room: Sync {
     }
 
     /// What needs attention of it, by the failures of the last minute.
-    fn gateway_finding(&self, _: &Failures) -> Option<GatewayFinding> {
-        None
+    fn gateway_findings(&self, _: &Failures) -> Vec<GatewayFinding> {
+        Vec::new()
     }
 
     /// What it decides, for the events of the dashboard.
     fn decisions(&self, _: &Settings, _: &Metrics) -> Option<DecisionCounters> {
         None
     }
+}
+
+/// A request that a route matches.
+pub(in crate::app) struct ArrivedRequest<'a> {
+    pub(in crate::app) route: &'a Route,
+    pub(in crate::app) identity: &'a ClientIdentity,
+    /// It is a preflight that limits leave alone.
+    pub(in crate::app) is_exempt: bool,
+    /// Of the gateway that it would come to; none where none runs.
+    pub(in crate::app) load: Option<&'a Load>,
 }
 
 /// Counters of decisions.

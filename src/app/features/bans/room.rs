@@ -88,8 +88,8 @@ impl Room for BansRoom {
         findings::remedy(settings, of)
     }
 
-    fn gateway_finding(&self, failures: &Failures) -> Option<GatewayFinding> {
-        findings::refused(failures.refusals)
+    fn gateway_findings(&self, failures: &Failures) -> Vec<GatewayFinding> {
+        findings::refused(failures.refusals).into_iter().collect()
     }
 
     fn decisions(&self, settings: &Settings, metrics: &Metrics) -> Option<DecisionCounters> {

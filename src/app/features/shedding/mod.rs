@@ -1,46 +1,53 @@
 //! Explains when a request is shed because its upstream, or the gateway itself, has more to do than
 //! it can handle; and whether it would be shed now, where a gateway runs.
 
+mod load;
+
 use std::fmt::{self, Write};
 
-use weir_config::{Route, Settings};
+use weir_config::Settings;
+use weir_console::findings::GatewayFinding;
 use weir_limit::{ConcurrencyBounds, Priority, ShedLevel};
-use weir_middleware::{ClientIdentity, ConcurrencySettings};
+use weir_middleware::ConcurrencySettings;
 use weir_rules::{Access, Enforcement};
-use weir_telemetry::ConcurrencySample;
+use weir_telemetry::{ConcurrencySample, Failures};
 use weir_yaml::HumanDuration;
 
-use crate::app::upstreams::ActiveUpstream;
+pub(in crate::app) use self::load::Load;
+use super::overload;
+use super::room::{ArrivedRequest, Room};
 
-/// How much a running gateway has to do.
-pub(in crate::app) struct Load {
-    /// By upstream; none where its requests in flight are not limited.
-    upstreams: Vec<Option<ConcurrencySample>>,
-    /// How much each worker sheds, where that is measured.
-    workers: Vec<ShedLevel>,
-}
+/// What operators see of requests that are shed.
+pub(super) struct SheddingRoom;
 
-impl Load {
-    /// The load of these upstreams, which are in the order of the settings, and of the workers.
-    pub(in crate::app) fn new(upstreams: &[ActiveUpstream], workers: Vec<ShedLevel>) -> Self {
-        let upstreams = upstreams.iter();
-        Self {
-            upstreams: upstreams.map(ActiveUpstream::limit_sample).collect(),
-            workers,
-        }
+impl Room for SheddingRoom {
+    fn explain_arrival(
+        &self,
+        out: &mut String,
+        settings: &Settings,
+        request: &ArrivedRequest<'_>,
+    ) -> fmt::Result {
+        write_shedding(out, settings, request)
+    }
+
+    fn gateway_findings(&self, failures: &Failures) -> Vec<GatewayFinding> {
+        overload::findings(failures).collect()
     }
 }
 
 /// Writes by which priority the request is shed, if it ever is. Workers shed no critical requests,
 /// and no preflights that limits exempt.
-pub(super) fn write_shedding(
+fn write_shedding(
     out: &mut String,
     settings: &Settings,
-    route: &Route,
-    identity: &ClientIdentity,
-    is_exempt: bool,
-    load: Option<&Load>,
+    request: &ArrivedRequest<'_>,
 ) -> fmt::Result {
+    let ArrivedRequest {
+        route,
+        identity,
+        is_exempt,
+        load,
+    } = *request;
     let upstream = settings.upstream_of(route);
     let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
     let priority = settings.priorities.of(Some(identity));
