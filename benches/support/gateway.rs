@@ -32,8 +32,8 @@ pub(crate) fn start(layers: fn() -> Layers, latency: Duration) -> SocketAddr {
     address
 }
 
-/// Answers requests that end with their head.
-fn upstream(listener: &TcpListener, latency: Duration) {
+/// Answers the requests of one connection, which end with their head.
+pub(crate) fn upstream(listener: &TcpListener, latency: Duration) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut buffer = [0; 4096];
     while stream.read(&mut buffer).unwrap() > 0 {

@@ -5,12 +5,16 @@
 //! cargo run --release -p weir-instructions                # needs valgrind, and redis-server
 //! cargo run --release -p weir-instructions -- --check     # as CI does
 //! cargo run --release -p weir-instructions -- --record    # renews what CI checks
+//! cargo run --release -p weir-instructions -- --walk target/debug/weir
 //! ```
 //!
 //! `--check` fails if a case takes more than [`RECORDED`] says, and a little. Figures of the profile
 //! `release` are higher than those of what is shipped, and quicker to get; `--profile bench` is closer.
 //!
 //! Each case runs in a process of its own, which is this program again with the case's name.
+//!
+//! `--walk` counts no instructions: it prints which files run for one request, and fails if
+//! docs/WALKS.md lists others.
 
 #![allow(
     missing_docs,
@@ -43,6 +47,7 @@ use weir_testing::{RedisCluster, RedisServer};
 mod gateway;
 #[path = "../../../benches/support/stack.rs"]
 mod support;
+mod walk;
 
 /// Tables, pools and buffers are as they stay after so many.
 const WARM_UP: usize = 100;
@@ -54,6 +59,9 @@ const REAL_RESPONSES: usize = 300;
 
 /// Names the process that is to run one case.
 const CASE: &str = "--case";
+
+/// Names the unoptimized gateway whose files are to be listed.
+const WALK: &str = "--walk";
 
 /// The compiler, and each case that is held to a bound with its instructions.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/recorded.csv");
@@ -121,16 +129,20 @@ const PERIOD: Duration = Duration::from_secs(3600);
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
     let is_given = |wanted: &str| words.iter().any(|word| word == wanted);
-    match words.iter().position(|word| word == CASE) {
-        Some(at) => {
-            let times = words
-                .get(at + 2)
-                .map_or(TIMES, |times| times.parse().unwrap());
-            run(words.get(at + 1).unwrap(), times);
-        }
-        None if is_given("--check") => return check(),
-        None if is_given("--record") => record(),
-        None => drop(measure(cases())),
+    let after = |wanted: &str, at| words.get(words.iter().position(|word| word == wanted)? + at);
+    if let Some(case) = after(CASE, 1) {
+        run(
+            case,
+            after(CASE, 2).map_or(TIMES, |times| times.parse().unwrap()),
+        );
+    } else if let Some(binary) = after(WALK, 1) {
+        return walk::check(binary);
+    } else if is_given("--check") {
+        return check();
+    } else if is_given("--record") {
+        record();
+    } else {
+        drop(measure(cases()));
     }
     ExitCode::SUCCESS
 }
