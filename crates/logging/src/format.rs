@@ -133,15 +133,15 @@ impl Visit for Fields<'_, '_> {
 }
 
 impl FieldVisitor for Fields<'_, '_> {
-    fn text(&mut self, field: Field, value: &str) {
+    fn text(&mut self, field: &'static Field, value: &str) {
         self.write_text(field.name, value);
     }
 
-    fn computed_text(&mut self, field: Field, value: &dyn fmt::Display) {
+    fn computed_text(&mut self, field: &'static Field, value: &dyn fmt::Display) {
         self.write_text(field.name, &value.to_string());
     }
 
-    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+    fn shown(&mut self, field: &'static Field, value: &dyn fmt::Display) {
         self.write(field.name, format_args!("{value}"));
     }
 }

@@ -86,17 +86,17 @@ impl<'t> JsonLine<'t> {
     }
 
     /// Begins a field of the access log whose value is text.
-    fn before_text(&mut self, field: Field) {
+    fn before_text(&mut self, field: &'static Field) {
         self.before(field, ",\"\":\"".len());
     }
 
     /// Begins a field of the access log whose value is none.
-    fn before_value(&mut self, field: Field) {
+    fn before_value(&mut self, field: &'static Field) {
         self.before(field, ",\"\":".len());
     }
 
     #[inline]
-    fn before(&mut self, field: Field, around: usize) {
+    fn before(&mut self, field: &'static Field, around: usize) {
         let end = self.text.len() + field.name.len() + around;
         self.text.extend_from_slice(field.before_text);
         self.text.truncate(end);
@@ -242,19 +242,19 @@ impl Write for Escaped<'_, '_> {
 }
 
 impl FieldVisitor for JsonLine<'_> {
-    fn text(&mut self, field: Field, value: &str) {
+    fn text(&mut self, field: &'static Field, value: &str) {
         self.before_text(field);
         self.escaped(value);
         self.quote();
     }
 
-    fn word(&mut self, field: Field, value: &str) {
+    fn word(&mut self, field: &'static Field, value: &str) {
         self.before_text(field);
         self.raw(value);
         self.quote();
     }
 
-    fn bytes(&mut self, field: Field, value: &[u8]) {
+    fn bytes(&mut self, field: &'static Field, value: &[u8]) {
         self.before_text(field);
         match is_plain(value) {
             true => self.text.extend_from_slice(value),
@@ -263,23 +263,23 @@ impl FieldVisitor for JsonLine<'_> {
         self.quote();
     }
 
-    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+    fn shown(&mut self, field: &'static Field, value: &dyn fmt::Display) {
         self.before_value(field);
         self.quoted_value(format_args!("{value}"));
     }
 
-    fn integer(&mut self, field: Field, value: u64) {
+    fn integer(&mut self, field: &'static Field, value: u64) {
         self.before_value(field);
         self.integer_value(value);
     }
 
-    fn milliseconds(&mut self, field: Field, value: Milliseconds) {
+    fn milliseconds(&mut self, field: &'static Field, value: Milliseconds) {
         self.before_value(field);
         self.integer_value(value.whole());
         self.text.extend_from_slice(value.fraction(&mut [0; 4]));
     }
 
-    fn boolean(&mut self, field: Field, value: bool) {
+    fn boolean(&mut self, field: &'static Field, value: bool) {
         self.before_value(field);
         self.boolean_value(value);
     }

@@ -9,7 +9,9 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use thiserror::Error;
-use weir_telemetry::{ACCESS_LOG_FIELDS, Field, FieldVisitor, RequestFinished, StepField, escape};
+use weir_telemetry::{
+    ACCESS_LOG_FIELDS, Field, FieldVisitor, RequestFinished, StepField, escape, field,
+};
 
 /// The combined format of Apache and nginx.
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
@@ -56,7 +58,8 @@ impl Source {
             "timestamp" => Ok(Self::Timestamp),
             "time_local" => Ok(Self::TimeLocal),
             _ => ACCESS_LOG_FIELDS
-                .into_iter()
+                .iter()
+                .map(|field| field.name)
                 .chain(of_steps.iter().map(|field| field.name()))
                 .find(|field| *field == name)
                 .map(Self::Field)
@@ -143,7 +146,7 @@ impl Template {
         self.0.iter().any(|piece| match piece {
             Piece::Value { source, .. } => match source {
                 Source::Field(field) => *field == name,
-                Source::RequestTarget => matches!(name, "path" | "query"),
+                Source::RequestTarget => [field::path.name, field::query.name].contains(&name),
                 Source::Timestamp | Source::TimeLocal => false,
             },
             Piece::Literal(_) => false,
@@ -181,8 +184,8 @@ impl RecordedFields<'_> {
         match source {
             Source::Field(name) => write_escaped(self.value(name).unwrap_or("-"), in_quotes, to),
             Source::RequestTarget => {
-                write_escaped(self.value("path").unwrap_or("-"), in_quotes, to)?;
-                let Some(query) = self.value("query") else {
+                write_escaped(self.value(field::path.name).unwrap_or("-"), in_quotes, to)?;
+                let Some(query) = self.value(field::query.name) else {
                     return Ok(());
                 };
                 to.write_char('?')?;
@@ -213,11 +216,11 @@ fn write_escaped(value: &str, in_quotes: bool, to: &mut String) -> fmt::Result {
 }
 
 impl FieldVisitor for RecordedFields<'_> {
-    fn text(&mut self, field: Field, value: &str) {
+    fn text(&mut self, field: &'static Field, value: &str) {
         self.shown(field, &value);
     }
 
-    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+    fn shown(&mut self, field: &'static Field, value: &dyn fmt::Display) {
         if self.template.has(field.name) {
             // A string takes whatever is written to it.
             let _ = write!(self.texts, "{value}");

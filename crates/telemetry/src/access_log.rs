@@ -115,64 +115,74 @@ pub struct SentResponse {
 /// Takes the fields of a line, each with a value of one of these kinds.
 pub trait FieldVisitor {
     /// A text.
-    fn text(&mut self, field: Field, value: &str);
+    fn text(&mut self, field: &'static Field, value: &str);
 
     /// A text that needs no escape.
-    fn word(&mut self, field: Field, value: &str) {
+    fn word(&mut self, field: &'static Field, value: &str) {
         self.text(field, value);
     }
 
     /// Bytes that a client sent, which are text for the most part.
-    fn bytes(&mut self, field: Field, value: &[u8]) {
+    fn bytes(&mut self, field: &'static Field, value: &[u8]) {
         self.text(field, &String::from_utf8_lossy(value));
     }
 
     /// A text that is made while it is written.
-    fn computed_text(&mut self, field: Field, value: &dyn fmt::Display) {
+    fn computed_text(&mut self, field: &'static Field, value: &dyn fmt::Display) {
         self.shown(field, value);
     }
 
     /// A text that is never in quotes in the form for people.
-    fn shown(&mut self, field: Field, value: &dyn fmt::Display);
+    fn shown(&mut self, field: &'static Field, value: &dyn fmt::Display);
 
     /// A number.
-    fn integer(&mut self, field: Field, value: u64) {
+    fn integer(&mut self, field: &'static Field, value: u64) {
         self.shown(field, &value);
     }
 
     /// A duration.
-    fn milliseconds(&mut self, field: Field, value: Milliseconds) {
+    fn milliseconds(&mut self, field: &'static Field, value: Milliseconds) {
         self.shown(field, &value);
     }
 
     /// Whether something is so.
-    fn boolean(&mut self, field: Field, value: bool) {
+    fn boolean(&mut self, field: &'static Field, value: bool) {
         self.shown(field, &value);
     }
 }
 
 /// A value of a field. One that is `None` leaves the field out.
 trait Value {
-    fn visit(self, field: Field, to: &mut impl FieldVisitor);
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor);
 }
 
-/// Passes fields with their names and values to a visitor, in this order.
+/// Passes fields with their values to a visitor, in this order.
 macro_rules! visit {
     ($to:expr, $($name:ident = $value:expr,)*) => {$(
-        let field = const {
-            let padded = concat!(",\"", stringify!($name), "\":\"                    ");
-            Field::new(stringify!($name), padded)
-        };
-        Value::visit($value, field, $to);
+        Value::visit($value, field::$name, $to);
     )*};
 }
 
-/// The table of fields: its line has those with a value, in this order, and behind them those of steps
-/// on its response ([`Notes`]). Whatever else shows requests reads it, by the names.
+/// The table of fields: its line has those with a value, in this order, and behind them those of
+/// steps on its response ([`Notes`]). Behind a name stands where else the field is shown, by the
+/// methods of [`Field`]. Whoever else shows requests, or reads lines, learns here which fields
+/// there are.
 macro_rules! fields {
-    ($request:ident: $($name:ident = $value:expr,)*) => {
-        /// The names of the fields of a line of the access log.
-        pub const FIELDS: [&str; [$(stringify!($name)),*].len()] = [$(stringify!($name)),*];
+    ($request:ident: $($name:ident $(.$shown:ident($($how:literal),*))* = $value:expr,)*) => {
+        /// The fields of a line of the access log.
+        #[expect(missing_docs, reason = "docs/LOGS.md has what each of them says")]
+        #[expect(non_upper_case_globals, reason = "they are called as in lines")]
+        pub mod field {
+            use crate::log_field::Field;
+
+            $(pub const $name: &Field = &Field::new(
+                stringify!($name),
+                concat!(",\"", stringify!($name), "\":\"                    "),
+            )$(.$shown($($how),*))*;)*
+        }
+
+        /// All of them, in the order of a line.
+        pub const FIELDS: [&Field; [$(stringify!($name)),*].len()] = [$(field::$name),*];
 
         impl RequestFinished<'_> {
             /// Passes on the fields of its line.
@@ -188,42 +198,44 @@ macro_rules! fields {
 }
 
 fields! { request:
-    client = request.client.map(Address),
-    method = clipped(request.method.as_str()),
-    path = clipped(request.path),
+    client.watched(0) = request.client.map(Address),
+    method.watched(2) = clipped(request.method.as_str()),
+    path.watched(3) = clipped(request.path),
     query = request.query.map(clipped),
-    status = u64::from(request.response.status.as_u16()),
-    route = request.route.name(),
-    listener = request.route.listener().shown().map(Word),
-    decision = Word(request.decision.as_str()),
-    limit = request.denied_by(),
-    ban = request.banned_by(),
-    list = request.listed().map(Word),
-    decided_by = request.verdict(|verdict| verdict.decided_by).map(Word),
-    account = request.account.map(Clipped),
+    status.watched(7) = u64::from(request.response.status.as_u16()),
+    route.watched(8) = request.route.name(),
+    listener.attribute("weir.listener") = request.route.listener().shown().map(Word),
+    decision.watched(9).attribute("weir.decision") = Word(request.decision.as_str()),
+    limit.watched(10).attribute("weir.limit") = request.denied_by(),
+    ban.watched(11).attribute("weir.ban") = request.banned_by(),
+    list.watched(12).attribute("weir.list") = request.listed().map(Word),
+    decided_by.attribute("weir.decided_by") =
+        request.verdict(|verdict| verdict.decided_by).map(Word),
+    account.watched(1).attribute("weir.account") = request.account.map(Clipped),
     bytes = request.response.bytes,
     received = request.received,
     // Only logged when it is true.
     aborted = (!request.response.complete).then_some(true),
-    cost = request.strictest().map(|strictest| u64::from(strictest.cost)),
-    remaining = request.strictest().map(|strictest| strictest.remaining),
+    cost.attribute("weir.cost") = request.strictest().map(|strictest| u64::from(strictest.cost)),
+    remaining.attribute("weir.remaining") =
+        request.strictest().map(|strictest| strictest.remaining),
     scheme = request.headers.scheme.map(Word),
-    host = request.headers.host.map(ClientBytes),
+    host.watched(4) = request.headers.host.map(ClientBytes),
     version = Word(http_version(request.version)),
-    duration_ms = Milliseconds::new(request.response.took),
+    duration_ms.watched_as(13, "ms") = Milliseconds::new(request.response.took),
     store_ms = request.verdict(|verdict| verdict.store).map(Milliseconds::new),
     delay_ms = request.verdict(|verdict| verdict.delay).map(Milliseconds::new),
     shed = request.shed().map(|shed| shed.by),
     priority = request.shed().map(|shed| shed.priority.as_str()),
     in_flight = request.verdict(|verdict| verdict.in_flight),
     decided_ns = request.verdict(|verdict| verdict.decided_at).map(Timestamp::as_nanos),
-    upstream = request.upstream.map(|upstream| upstream.server),
+    upstream.watched(14) = request.upstream.map(|upstream| upstream.server),
     upstream_status = request.upstream_status().map(u64::from),
-    upstream_error = request.upstream_error,
-    upstream_ms = request.upstream_head().map(Milliseconds::new),
-    request_id = request.headers.request_id.map(ClientBytes),
-    user_agent = request.headers.user_agent.map(ClientBytes),
-    referer = request.headers.referer.map(ClientBytes),
+    upstream_error.watched(16) = request.upstream_error,
+    upstream_ms.watched(15) = request.upstream_head().map(Milliseconds::new),
+    request_id.watched(6).header("x-request-id") = request.headers.request_id.map(ClientBytes),
+    user_agent.watched(5).header("user-agent") = request.headers.user_agent.map(ClientBytes),
+    referer.header("referer") = request.headers.referer.map(ClientBytes),
 }
 
 impl RequestFinished<'_> {
@@ -293,7 +305,7 @@ fn visit_notes(notes: &Notes, to: &mut impl FieldVisitor) {
 
 impl<V: Value> Value for Option<V> {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         if let Some(value) = self {
             value.visit(field, to);
         }
@@ -302,7 +314,7 @@ impl<V: Value> Value for Option<V> {
 
 impl Value for &str {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         to.text(field, self);
     }
 }
@@ -312,7 +324,7 @@ struct Word<'a>(&'a str);
 
 impl Value for Word<'_> {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         to.word(field, self.0);
     }
 }
@@ -322,35 +334,35 @@ struct ClientBytes<'a>(&'a [u8]);
 
 impl Value for ClientBytes<'_> {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         to.bytes(field, clipped_bytes(self.0));
     }
 }
 
 impl Value for u64 {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         to.integer(field, self);
     }
 }
 
 impl Value for bool {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         to.boolean(field, self);
     }
 }
 
 impl Value for Milliseconds {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         to.milliseconds(field, self);
     }
 }
 
 impl Value for Clipped<'_> {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         to.computed_text(field, &self);
     }
 }
@@ -372,7 +384,7 @@ struct Address(IpAddr);
 
 impl Value for Address {
     #[inline(always)]
-    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+    fn visit(self, field: &'static Field, to: &mut impl FieldVisitor) {
         let IpAddr::V4(address) = self.0 else {
             return to.shown(field, &self.0);
         };
@@ -487,11 +499,11 @@ mod tests {
     struct Shown(String);
 
     impl FieldVisitor for Shown {
-        fn text(&mut self, _: Field, value: &str) {
+        fn text(&mut self, _: &'static Field, value: &str) {
             self.0 = value.to_owned();
         }
 
-        fn shown(&mut self, _: Field, value: &dyn fmt::Display) {
+        fn shown(&mut self, _: &'static Field, value: &dyn fmt::Display) {
             self.0 = value.to_string();
         }
     }

@@ -27,7 +27,7 @@ mod top_subjects;
 
 pub use access_log::{
     ACCESS_TARGET, FIELDS as ACCESS_LOG_FIELDS, FieldVisitor, LoggedHeaders, Milliseconds,
-    RequestFinished, SentResponse, UpstreamResponse, is_logged, log_requests_to,
+    RequestFinished, SentResponse, UpstreamResponse, field, is_logged, log_requests_to,
 };
 pub use log_field::{Field, LogField, LogValue, Notes, StepField};
 pub use metrics::{

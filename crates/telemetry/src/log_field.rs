@@ -7,13 +7,20 @@ use std::time::Duration;
 /// Room for what JSON has before the text of a field: a comma, the name, a colon and three quotes.
 const FIELD_BYTES: usize = 24;
 
-/// A field of a line, by its name.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A field of a line, by its name, and where else it is shown.
+#[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// Its name.
     pub name: &'static str,
     /// What JSON has before the text of the field, and blanks: a copy of a fixed length is quicker.
     pub before_text: &'static [u8; FIELD_BYTES],
+    /// The header of the request that it shows as the client sent it, in lower case, if it is one
+    /// that nothing else reads.
+    pub header: Option<&'static str>,
+    /// Its place and its key in the lines of those who watch requests.
+    pub watched: Option<(usize, &'static str)>,
+    /// The attribute of a request's span that it is, where OpenTelemetry has no name for it.
+    pub attribute: Option<&'static str>,
 }
 
 impl Field {
@@ -24,7 +31,49 @@ impl Field {
             Some(before_text) => before_text,
             None => &[b' '; FIELD_BYTES],
         };
-        Self { name, before_text }
+        Self {
+            name,
+            before_text,
+            header: None,
+            watched: None,
+            attribute: None,
+        }
+    }
+
+    /// Shows it to those who watch, at this place of a line.
+    pub(super) const fn watched(self, place: usize) -> Self {
+        self.watched_as(place, self.name)
+    }
+
+    /// The same by another key.
+    pub(super) const fn watched_as(self, place: usize, key: &'static str) -> Self {
+        Self {
+            watched: Some((place, key)),
+            ..self
+        }
+    }
+
+    /// Makes it an attribute of spans.
+    pub(super) const fn attribute(self, name: &'static str) -> Self {
+        Self {
+            attribute: Some(name),
+            ..self
+        }
+    }
+
+    /// Says that it is a header of the request.
+    pub(super) const fn header(self, name: &'static str) -> Self {
+        Self {
+            header: Some(name),
+            ..self
+        }
+    }
+}
+
+/// Two are the same by their names.
+impl PartialEq for Field {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 }
 
@@ -140,7 +189,7 @@ impl Notes {
         self.0.push((field.described(), value.into()));
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Field, &LogValue)> {
-        self.0.iter().map(|(of, value)| (of.field, value))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Field, &LogValue)> {
+        self.0.iter().map(|(of, value)| (&of.field, value))
     }
 }

@@ -6,14 +6,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value};
 
-use super::access_log::{FieldVisitor, Milliseconds, RequestFinished, milliseconds};
+use super::access_log::{FIELDS, FieldVisitor, Milliseconds, RequestFinished, milliseconds};
 use super::log_field::Field;
 use super::metrics::{Latency, LatencyCounts};
 use super::outcome::Disposition;
@@ -169,26 +169,12 @@ fn has_text(request: &RequestFinished<'_>, text: &str) -> bool {
         || request.account.is_some_and(|account| shows(&account))
 }
 
-/// The fields of the access log that a line has, and their keys in it.
-const SHOWN: [(&str, &str); 17] = [
-    ("client", "client"),
-    ("account", "account"),
-    ("method", "method"),
-    ("path", "path"),
-    ("host", "host"),
-    ("user_agent", "user_agent"),
-    ("request_id", "request_id"),
-    ("status", "status"),
-    ("route", "route"),
-    ("decision", "decision"),
-    ("limit", "limit"),
-    ("ban", "ban"),
-    ("list", "list"),
-    ("duration_ms", "ms"),
-    ("upstream", "upstream"),
-    ("upstream_ms", "upstream_ms"),
-    ("upstream_error", "upstream_error"),
-];
+/// The keys of a line, in its order.
+static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let mut watched: Vec<_> = FIELDS.iter().filter_map(|field| field.watched).collect();
+    watched.sort_unstable();
+    watched.into_iter().map(|(_, key)| key).collect()
+});
 
 /// The line of a request, with `null` for what it lacks.
 fn line(request: &RequestFinished<'_>) -> Value {
@@ -197,7 +183,7 @@ fn line(request: &RequestFinished<'_>) -> Value {
         "at".to_owned(),
         milliseconds(now.unwrap_or_default()).into(),
     );
-    let lacking = SHOWN.map(|(_, key)| (key.to_owned(), Value::Null));
+    let lacking = KEYS.iter().map(|key| ((*key).to_owned(), Value::Null));
     let mut line = Line([at].into_iter().chain(lacking).collect());
     request.visit(&mut line);
     line.0.into()
@@ -206,38 +192,41 @@ fn line(request: &RequestFinished<'_>) -> Value {
 struct Line(Map<String, Value>);
 
 impl Line {
-    fn set(&mut self, field: Field, value: impl FnOnce() -> Value) {
-        let shown = SHOWN.iter().find(|(name, _)| *name == field.name);
-        if let Some(place) = shown.and_then(|(_, key)| self.0.get_mut(*key)) {
+    fn set(&mut self, field: &'static Field, value: impl FnOnce() -> Value) {
+        if let Some((_, key)) = field.watched
+            && let Some(place) = self.0.get_mut(key)
+        {
             *place = value();
         }
     }
 }
 
 impl FieldVisitor for Line {
-    fn text(&mut self, field: Field, value: &str) {
+    fn text(&mut self, field: &'static Field, value: &str) {
         self.set(field, || value.into());
     }
 
-    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+    fn shown(&mut self, field: &'static Field, value: &dyn fmt::Display) {
         self.set(field, || value.to_string().into());
     }
 
-    fn integer(&mut self, field: Field, value: u64) {
+    fn integer(&mut self, field: &'static Field, value: u64) {
         self.set(field, || value.into());
     }
 
-    fn milliseconds(&mut self, field: Field, value: Milliseconds) {
+    fn milliseconds(&mut self, field: &'static Field, value: Milliseconds) {
         self.set(field, || value.as_f64().into());
     }
 
-    fn boolean(&mut self, field: Field, value: bool) {
+    fn boolean(&mut self, field: &'static Field, value: bool) {
         self.set(field, || value.into());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use http::{Method, StatusCode, Version};
 
     use super::*;
@@ -339,10 +328,12 @@ mod tests {
     }
 
     #[test]
-    fn no_line_shows_a_field_that_the_access_log_does_not_have() {
-        for (field, _) in SHOWN {
-            assert!(crate::ACCESS_LOG_FIELDS.contains(&field), "{field}");
-        }
+    fn no_two_fields_have_the_same_place_or_key_in_a_line() {
+        let watched = || FIELDS.iter().filter_map(|field| field.watched);
+        let places: BTreeSet<_> = watched().map(|(place, _)| place).collect();
+        let keys: BTreeSet<_> = watched().map(|(_, key)| key).collect();
+        assert_eq!(places, (0..KEYS.len()).collect());
+        assert_eq!(keys.len(), KEYS.len());
     }
 
     /// Whoever reads the lines of the admin API finds each key in every line.
