@@ -207,6 +207,12 @@ impl Disposition {
         )
     }
 
+    /// Whether the store was asked, and decided: where it is out of reach, or the request is shed
+    /// before, the next one may fare otherwise by the same limits.
+    pub const fn is_by_store(self) -> bool {
+        !matches!(self, Self::FailedOpen | Self::Unavailable | Self::Shed)
+    }
+
     /// The disposition with this word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == word)

@@ -11,7 +11,7 @@ use memchr::memchr2;
 use super::client::address;
 use super::fields::request_line;
 use super::pattern::unescaped;
-use super::{LineMaker, Parsed, RawLine, is_given, split_query, split_target};
+use super::{LineMaker, Parsed, RawLine, Times, is_given, split_query, split_target};
 use weir_limit::time::Timestamp;
 
 /// What stands before the time.
@@ -59,26 +59,22 @@ pub(super) fn combined(
     let (host, target) = split_target(target);
     let (path, query) = split_query(target);
     let headers = [("referer", &*referer), ("user-agent", &*user_agent)];
-    let headers = headers.map(|(name, value)| (name, Some(value).filter(|text| is_given(text))));
+    let headers = headers.into_iter().filter(|(_, value)| is_given(value));
     let between = between.trim_ascii();
-    let raw = RawLine {
-        at,
-        answered: at,
-        ended: at,
-        client: sender.client,
-        method: method.as_bytes(),
-        path,
+    make.line(&RawLine {
+        times: Times::at(at),
+        client: Some(sender.client),
+        method: Some(method),
+        path: Some(path),
         query,
         status,
         host: host
             .or(sender.host)
             .or(is_given(between).then_some(between)),
-        headers: &headers,
+        headers: headers.collect(),
         account: sender.user,
-        route: None,
-        recorded: None,
-    };
-    Ok(make.line(&raw))
+        ..RawLine::default()
+    })
 }
 
 /// A status; none if there was no response, for which some servers write a dash.

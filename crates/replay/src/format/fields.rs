@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use weir_limit::time::{Nanos, Timestamp};
 
 use super::time::{any_time, date_and_time, milliseconds, nanoseconds, seconds};
-use super::{LineMaker, Parsed, RawLine, is_given, split_query, split_target};
+use super::{LineMaker, Parsed, RawLine, Times, is_given, split_query, split_target};
 
 pub(super) const NO_CLIENT: &str = "it has no client address";
 pub(super) const NO_TIME: &str = "it has no time";
@@ -149,15 +149,14 @@ impl<'l> Texts<'l> {
         seconds.or_else(millis).or_else(nanos)
     }
 
-    /// When the request began, and when its response ended.
-    fn span(&self) -> Option<(Timestamp, Timestamp)> {
+    fn times(&self) -> Times {
         let date_time = || date_and_time(self.get(Field::Date)?, self.get(Field::Clock)?);
-        let ended = self.time(Field::Ended).or_else(date_time);
-        let took = self.took().unwrap_or(Nanos::ZERO);
-        match (self.time(Field::Began), ended) {
-            (Some(began), Some(ended)) => Some((began.min(ended), ended)),
-            (Some(began), None) => Some((began, began + took)),
-            (None, ended) => ended.map(|ended| (ended.saturating_sub(took), ended)),
+        Times {
+            began: self.time(Field::Began),
+            ended: self.time(Field::Ended).or_else(date_time),
+            took: self.took(),
+            waited: None,
+            head: self.get(Field::HeadSeconds).and_then(seconds),
         }
     }
 
@@ -190,47 +189,40 @@ impl LineMaker<'_> {
         texts: &Texts<'_>,
         headers: &[(&str, Option<&str>)],
     ) -> Result<Parsed, &'static str> {
-        let outer = self.outer.map(|time| (time, time));
-        let (at, ended) = texts.span().or(outer).ok_or(NO_TIME)?;
+        let mut times = texts.times();
+        if times.span().is_none() {
+            let outer = self.outer.ok_or(NO_TIME)?;
+            (times.began, times.ended) = (Some(outer), Some(outer));
+        }
         let Some((method, target)) = texts.request() else {
             return Ok(Parsed::Other);
         };
         let client = self.client(texts)?;
         let (host, target) = split_target(target);
         let (path, query) = split_query(target);
-        let head = texts.get(Field::HeadSeconds).and_then(seconds);
         let status = texts.get(Field::Status);
         let status = status.and_then(|text| text.parse().ok());
         let named = [
             ("user-agent", texts.get(Field::UserAgent)),
             ("referer", texts.get(Field::Referer)),
         ];
-        let mut all = Vec::new();
-        let headers = match headers {
-            [] => &named[..],
-            headers => {
-                all.extend(named);
-                all.extend(headers);
-                &all
-            }
-        };
-        Ok(self.line(&RawLine {
-            at,
-            answered: head.map_or(ended, |head| (at + head).min(ended)),
-            ended,
-            client,
-            method: method.as_bytes(),
-            path,
+        let headers = named.iter().chain(headers);
+        self.line(&RawLine {
+            times,
+            client: Some(client),
+            method: Some(method),
+            path: Some(path),
             query: query.or(texts.get(Field::Query)),
             // Zero stands for a client that left, or a connection that was closed, and 460 for the
             // former in the logs of AWS.
             status: status.filter(|status| !matches!(status, 0 | 460)),
             host: host.or(texts.get(Field::Host)),
-            headers,
+            headers: headers
+                .filter_map(|(name, value)| Some((*name, (*value)?)))
+                .collect(),
             account: texts.get(Field::User),
-            route: None,
-            recorded: None,
-        }))
+            ..RawLine::default()
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Logs in JSON: Weir's own, and those that a table of their fields describes.
 //!
-//! A line that is as Weir writes it is read by [`WeirLine::plain`], in 0.17 us. serde_json takes
+//! A line that is as Weir writes it is read by [`LogEntry::plain`], in 0.17 us. serde_json takes
 //! 0.73 us for it, which would add a third to the CPU time of a replay. It reads all other lines.
 
 use std::borrow::Cow;
@@ -10,12 +10,12 @@ use memchr::memchr2;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use weir_limit::time::{Nanos, Timestamp};
-use weir_telemetry::Disposition;
+use weir_telemetry::{ACCESS_LOG_FIELDS, field};
 
-use super::fields::{FIELDS, Field, NO_CLIENT, NO_TIME, Texts};
+use super::fields::{FIELDS, Field, Texts};
 use super::forms::JsonForm;
 use super::time::{milliseconds, rfc3339};
-use super::{LineMaker, Name, Names, Parsed, RawLine, Recorded, is_given};
+use super::{LineMaker, Parsed, RawLine, is_given};
 
 const NOT_JSON: &str = "it is not a JSON object";
 
@@ -40,51 +40,126 @@ const OPERATOR_CHANGES: [&str; 6] = [
 #[serde(transparent)]
 struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
 
-/// Sets a field. `None` if it is set already, or the value is not one for it.
-type Setter = for<'l> fn(&mut WeirLine<'l>, Plain<'l>) -> Option<()>;
-
-/// The fields of a line of Weir's log that are read, by the names that they have there.
-macro_rules! weir_line {
-    (
-        texts: $($text:ident),*;
-        numbers: $($number:ident: $type:ty = $read:expr),*;
-    ) => {
-        #[derive(Debug, Default, PartialEq)]
-        struct WeirLine<'l> {
-            $($text: Option<&'l str>,)*
-            $($number: Option<$type>,)*
-        }
-
-        fn setter(name: &str) -> Setter {
-            $(if name == stringify!($text) {
-                return |line, value| value.text(&mut line.$text);
-            })*
-            $(if name == stringify!($number) {
-                return |line, value| value.number(&mut line.$number, $read);
-            })*
-            |_, _| Some(())
-        }
-
-        #[cfg(test)]
-        const READ_FIELDS: &[&str] = &[$(stringify!($text),)* $(stringify!($number),)*];
-    };
+/// A line of Weir's log: what lines of all kinds have, and the request of those that are about one.
+#[derive(Debug, Default, PartialEq)]
+struct LogEntry<'l> {
+    timestamp: Option<&'l str>,
+    target: Option<&'l str>,
+    message: Option<&'l str>,
+    /// Told if no limit is.
+    ban: Option<&'l str>,
+    request: RawLine<'l>,
 }
 
-weir_line! {
-    texts: timestamp, target, message, client, method, path, query, route, decision, limit, ban,
-        account, host, user_agent, referer, request_id;
-    numbers:
-        status: u16 = |text| text.parse().ok(),
-        duration_ms: Nanos = milliseconds,
-        upstream_ms: Nanos = milliseconds,
-        delay_ms: Nanos = milliseconds,
-        decided_ns: u64 = |text| text.parse().ok();
+/// What is done with the value of a field.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    /// It is this text.
+    Text(for<'e, 'l> fn(&'e mut LogEntry<'l>) -> &'e mut Option<&'l str>),
+    /// It is this span, in milliseconds.
+    Span(for<'e> fn(&'e mut LogEntry<'_>) -> &'e mut Option<Nanos>),
+    /// It is something else. `None` if it is there already, or the value is not one for it.
+    Other(for<'l> fn(&mut LogEntry<'l>, Plain<'l>) -> Option<()>),
+    /// It is this header of the request.
+    Header(&'static str),
+    Nothing,
+}
+
+/// The fields that are read, apart from headers.
+const READ: [(&str, Use); 18] = [
+    ("timestamp", Use::Text(|line| &mut line.timestamp)),
+    ("target", Use::Text(|line| &mut line.target)),
+    ("message", Use::Text(|line| &mut line.message)),
+    (field::client.name, Use::Other(client)),
+    (
+        field::method.name,
+        Use::Text(|line| &mut line.request.method),
+    ),
+    (field::path.name, Use::Text(|line| &mut line.request.path)),
+    (field::query.name, Use::Text(|line| &mut line.request.query)),
+    (field::status.name, Use::Other(status)),
+    (field::route.name, Use::Text(|line| &mut line.request.route)),
+    (
+        field::decision.name,
+        Use::Text(|line| &mut line.request.decision),
+    ),
+    (
+        field::limit.name,
+        Use::Text(|line| &mut line.request.denied_by),
+    ),
+    (field::ban.name, Use::Text(|line| &mut line.ban)),
+    (
+        field::account.name,
+        Use::Text(|line| &mut line.request.account),
+    ),
+    (field::host.name, Use::Text(|line| &mut line.request.host)),
+    (
+        field::duration_ms.name,
+        Use::Span(|line| &mut line.request.times.took),
+    ),
+    (
+        field::delay_ms.name,
+        Use::Span(|line| &mut line.request.times.waited),
+    ),
+    (
+        field::upstream_ms.name,
+        Use::Span(|line| &mut line.request.times.head),
+    ),
+    (field::decided_ns.name, Use::Other(decided)),
+];
+
+fn client(line: &mut LogEntry<'_>, value: Plain<'_>) -> Option<()> {
+    let client = &mut line.request.client;
+    let address = value.text()?.parse().ok();
+    client.is_none().then(|| *client = address)
+}
+
+fn status(line: &mut LogEntry<'_>, value: Plain<'_>) -> Option<()> {
+    set(&mut line.request.status, value.number()?.parse().ok()?)
+}
+
+fn decided(line: &mut LogEntry<'_>, value: Plain<'_>) -> Option<()> {
+    let nanos = value.number()?.parse().ok()?;
+    let began = &mut line.request.times.began;
+    set(began, Timestamp::from_nanos(nanos))
+}
+
+fn set<T>(field: &mut Option<T>, value: T) -> Option<()> {
+    field.is_none().then(|| *field = Some(value))
+}
+
+impl Use {
+    /// The use of the field with this name.
+    fn of(name: &str) -> Self {
+        if let Some((_, read)) = READ.into_iter().find(|(field, _)| *field == name) {
+            return read;
+        }
+        let field = ACCESS_LOG_FIELDS.iter().find(|field| field.name == name);
+        let header = field.and_then(|field| field.header);
+        header.map_or(Self::Nothing, Self::Header)
+    }
+
+    /// Takes a value. `None` if there is one already, or it is not one for the field.
+    fn take<'l>(self, line: &mut LogEntry<'l>, value: Plain<'l>) -> Option<()> {
+        match self {
+            Self::Text(of) => set(of(line), value.text()?),
+            Self::Span(of) => set(of(line), milliseconds(value.number()?)?),
+            Self::Other(take) => take(line, value),
+            Self::Header(name) => {
+                let headers = &mut line.request.headers;
+                let is_new = headers.iter().all(|(known, _)| *known != name);
+                let value = value.text()?;
+                is_new.then(|| headers.push((name, value)))
+            }
+            Self::Nothing => Some(()),
+        }
+    }
 }
 
 /// The names of fields, in the order of lines. Nearly every line has those of the line before it,
-/// and to compare a name takes less time than to find its end and its setter.
+/// and to compare a name takes less time than to find its end and its use.
 #[derive(Debug, Default)]
-pub(super) struct Layout(Vec<(Box<str>, Setter)>);
+pub(super) struct Layout(Vec<(Box<str>, Use)>);
 
 const MAX_NAMES: usize = 64;
 
@@ -93,7 +168,7 @@ const MAX_MISSING_NAMES: usize = 4;
 
 impl Layout {
     /// Reads the next name of a line, which is expected at `index`.
-    fn setter(&mut self, line: &mut PlainJson<'_>, index: &mut usize) -> Option<Setter> {
+    fn next(&mut self, line: &mut PlainJson<'_>, index: &mut usize) -> Option<Use> {
         let rest = line.line.as_bytes().get(line.at..)?;
         let expected = self
             .0
@@ -101,122 +176,74 @@ impl Layout {
             .skip(*index)
             .take(MAX_MISSING_NAMES)
             .zip(*index..);
-        for ((name, setter), known) in expected {
+        for ((name, of_field), known) in expected {
             if rest.starts_with(name.as_bytes()) {
                 line.at += name.len();
                 *index = known + 1;
-                return Some(*setter);
+                return Some(*of_field);
             }
         }
         let start = line.at;
-        let setter = setter(line.text()?);
+        let of_field = Use::of(line.text()?);
         line.skip(b':')?;
         if self.0.len() < MAX_NAMES {
             let name = line.line.get(start..line.at)?.into();
-            self.0.insert((*index).min(self.0.len()), (name, setter));
+            self.0.insert((*index).min(self.0.len()), (name, of_field));
             *index += 1;
         }
-        Some(setter)
+        Some(of_field)
     }
 }
 
-impl<'l> WeirLine<'l> {
+impl<'l> LogEntry<'l> {
     /// The fields of a line as Weir writes nearly all: without blanks and escapes. `None` for any
     /// other line.
     fn plain(line: &'l str, layout: &mut Layout) -> Option<Self> {
-        let mut fields = Self::default();
+        let mut entry = Self::default();
         let mut line = PlainJson { line, at: 0 };
         let mut index = 0;
         line.skip(b'{')?;
         loop {
-            let set = layout.setter(&mut line, &mut index)?;
-            set(&mut fields, line.value()?)?;
+            let of_field = layout.next(&mut line, &mut index)?;
+            of_field.take(&mut entry, line.value()?)?;
             if line.skip(b',').is_none() {
                 break;
             }
         }
         line.skip(b'}')?;
-        line.peek().is_none().then_some(fields)
+        line.peek().is_none().then_some(entry)
     }
 
     /// The same for any JSON. `None` if a field has a value that is not one for it.
     fn from_fields(all: &'l Fields<'_>) -> Option<Self> {
-        let mut fields = Self::default();
+        let mut entry = Self::default();
         for (Text(name), value) in &all.0 {
             if let Value::Text(value) = value {
-                setter(name)(&mut fields, Plain::Either(value))?;
+                Use::of(name).take(&mut entry, Plain::Either(value))?;
             }
         }
-        Some(fields)
+        Some(entry)
     }
 
-    fn parsed(&self, make: &mut LineMaker<'_>) -> Result<Parsed, &'static str> {
+    fn parsed(mut self, make: &mut LineMaker<'_>) -> Result<Parsed, &'static str> {
         match self.target {
             Some(ACCESS) => {}
             Some(AUDIT) => return Ok(self.operator_change().unwrap_or(Parsed::Other)),
             Some(_) => return Ok(Parsed::Other),
             None => return Err("it is not a line of Weir's log: it has no target"),
         }
-        let client = self.client.and_then(|text| text.parse().ok());
-        let (at, answered, ended) = self.times().ok_or(NO_TIME)?;
-        let recorded = self.recorded(make.options.names);
-        Ok(make.line(&RawLine {
-            at,
-            answered,
-            ended,
-            client: client.ok_or(NO_CLIENT)?,
-            method: self.method.unwrap_or_default().as_bytes(),
-            path: self.path.unwrap_or_default(),
-            query: self.query,
-            status: self.status,
-            host: self.host,
-            headers: &[
-                ("user-agent", self.user_agent),
-                ("referer", self.referer),
-                ("x-request-id", self.request_id),
-            ],
-            account: self.account,
-            route: self.route,
-            recorded,
-        }))
+        self.request.denied_by = self.request.denied_by.or(self.ban);
+        let times = &mut self.request.times;
+        if times.began.is_none() {
+            times.ended = self.timestamp.and_then(rfc3339);
+        }
+        make.line(&self.request)
     }
 
     fn operator_change(&self) -> Option<Parsed> {
         let mut known = OPERATOR_CHANGES.into_iter();
         let change = known.find(|change| self.message == Some(change))?;
         Some(Parsed::OperatorChange(change, rfc3339(self.timestamp?)?))
-    }
-
-    fn recorded(&self, names: Option<&Names>) -> Option<Recorded> {
-        let word = self.decision?;
-        let mut all = Disposition::ALL.into_iter();
-        let decision = all.find(|known| known.as_str() == word)?;
-        let is_decided = !matches!(
-            decision,
-            Disposition::FailedOpen | Disposition::Unavailable | Disposition::Shed
-        );
-        Some(Recorded {
-            decision,
-            by: self
-                .limit
-                .or(self.ban)
-                .map(|name| names.map_or(Name::UNKNOWN, |names| names.find(name))),
-            is_comparable: is_decided,
-        })
-    }
-
-    /// When the request was decided, when its response began, and when that ended.
-    fn times(&self) -> Option<(Timestamp, Timestamp, Timestamp)> {
-        let took = self.duration_ms.unwrap_or_default();
-        let at = match self.decided_ns {
-            Some(nanos) => Timestamp::from_nanos(nanos),
-            None => rfc3339(self.timestamp?)?.saturating_sub(took),
-        };
-        let answered = match self.upstream_ms {
-            Some(upstream) => at + self.delay_ms.unwrap_or_default() + upstream,
-            None => at + took,
-        };
-        Some((at, answered, at + took))
     }
 }
 
@@ -229,22 +256,18 @@ enum Plain<'l> {
 }
 
 impl<'l> Plain<'l> {
-    fn text(self, field: &mut Option<&'l str>) -> Option<()> {
+    fn text(self) -> Option<&'l str> {
         match self {
-            Plain::Text(text) | Plain::Either(text) if field.is_none() => *field = Some(text),
-            _ => return None,
+            Plain::Text(text) | Plain::Either(text) => Some(text),
+            _ => None,
         }
-        Some(())
     }
 
-    fn number<T>(self, field: &mut Option<T>, read: impl Fn(&str) -> Option<T>) -> Option<()> {
+    fn number(self) -> Option<&'l str> {
         match self {
-            Plain::Number(text) | Plain::Either(text) if field.is_none() => {
-                *field = Some(read(text)?);
-            }
-            _ => return None,
+            Plain::Number(text) | Plain::Either(text) => Some(text),
+            _ => None,
         }
-        Some(())
     }
 }
 
@@ -328,12 +351,12 @@ pub(super) fn weir(
     layout: &mut Layout,
 ) -> Result<Parsed, &'static str> {
     const NOT_WEIR: &str = "it is not a JSON object of Weir's log";
-    if let Some(fields) = WeirLine::plain(line, layout) {
-        return fields.parsed(make);
+    if let Some(entry) = LogEntry::plain(line, layout) {
+        return entry.parsed(make);
     }
     let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_WEIR)?;
-    let fields = WeirLine::from_fields(&fields).ok_or(NOT_WEIR)?;
-    fields.parsed(make)
+    let entry = LogEntry::from_fields(&fields).ok_or(NOT_WEIR)?;
+    entry.parsed(make)
 }
 
 /// A line of a form that a table describes.
@@ -652,27 +675,20 @@ mod tests {
 
     const LINE: &str = r#"{"timestamp":"2026-11-21T10:00:00.027073Z","level":"INFO","client":"10.0.237.176","method":"GET","path":"/items/5","status":200,"aborted":true,"remaining":19,"duration_ms":9.073,"store_ms":0.0,"decided_ns":1795255200018000308,"user_agent":"Mozilla/5.0 (X11)","target":"weir::access"}"#;
 
-    fn plain(line: &str) -> Option<WeirLine<'_>> {
-        WeirLine::plain(line, &mut Layout::default())
-    }
-
-    /// What a log line has besides is not about its request.
-    #[test]
-    fn no_field_is_read_that_the_access_log_does_not_write() {
-        let of_all_lines = ["timestamp", "target", "message"];
-        let written = |name: &&&str| weir_telemetry::ACCESS_LOG_FIELDS.contains(name);
-        let unknown: Vec<&&str> = READ_FIELDS.iter().filter(|name| !written(name)).collect();
-        assert_eq!(unknown, of_all_lines.each_ref());
+    fn plain(line: &str) -> Option<LogEntry<'_>> {
+        LogEntry::plain(line, &mut Layout::default())
     }
 
     #[test]
     fn a_plain_line_is_read_as_any_json_is() {
-        let plain = plain(LINE).expect("a plain line");
         let fields: Fields<'_> = serde_json::from_str(LINE).unwrap();
-        assert_eq!(Some(&plain), WeirLine::from_fields(&fields).as_ref());
-        assert_eq!(plain.decided_ns, Some(1_795_255_200_018_000_308));
-        assert_eq!(plain.duration_ms, Some(Nanos::new(9_073_000)));
-        assert_eq!(plain.path, Some("/items/5"));
+        let plain = plain(LINE).expect("a plain line");
+        assert_eq!(Some(&plain), LogEntry::from_fields(&fields).as_ref());
+        let request = plain.request;
+        let decided = Timestamp::from_nanos(1_795_255_200_018_000_308);
+        assert_eq!(request.times.began, Some(decided));
+        assert_eq!(request.times.took, Some(Nanos::new(9_073_000)));
+        assert_eq!(request.path, Some("/items/5"));
     }
 
     #[test]
@@ -696,7 +712,7 @@ mod tests {
         ];
         let lines = lines.into_iter().chain(many.iter().map(String::as_str));
         for line in lines.chain([LINE, turned, &denied]) {
-            let read = WeirLine::plain(line, &mut layout);
+            let read = LogEntry::plain(line, &mut layout);
             assert!(read.is_some(), "{line}");
             assert_eq!(read, plain(line), "{line}");
             assert!(layout.0.len() <= MAX_NAMES);
@@ -737,13 +753,14 @@ mod tests {
         ) {
             let end = LINE.len().min(place + removed);
             let line = format!("{}{added}{}", &LINE[..place], &LINE[end..]);
+            let fields = serde_json::from_str::<Fields<'_>>(&line);
             let mut layout = Layout::default();
-            WeirLine::plain(LINE, &mut layout);
-            let read = WeirLine::plain(&line, &mut layout);
+            LogEntry::plain(LINE, &mut layout);
+            let read = LogEntry::plain(&line, &mut layout);
             prop_assert_eq!(&read, &plain(&line), "{}", line);
             if let Some(read) = read {
-                let fields: Fields<'_> = serde_json::from_str(&line).unwrap();
-                prop_assert_eq!(Some(read), WeirLine::from_fields(&fields), "{}", line);
+                let fields = fields.as_ref().unwrap();
+                prop_assert_eq!(Some(read), LogEntry::from_fields(fields), "{}", line);
             }
         }
 

@@ -24,12 +24,13 @@ use bytes::BytesMut;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
-use weir_limit::time::Timestamp;
+use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::{ClientRules, canonical_address};
 use weir_telemetry::Disposition;
 
 use self::columns::Columns;
 pub use self::columns::HEADER;
+use self::fields::{NO_CLIENT, NO_TIME};
 pub use self::forms::forms_table;
 use self::forms::{FORMS, Form, OWN, Shape};
 use self::json::{Layout, NameTree};
@@ -485,23 +486,68 @@ impl Names {
     }
 }
 
-/// The fields of a line.
-#[derive(Debug)]
+/// What a line says of its request. Where it does not say something, that is none.
+#[derive(Debug, Default, PartialEq)]
 struct RawLine<'l> {
-    at: Timestamp,
-    answered: Timestamp,
-    ended: Timestamp,
-    client: IpAddr,
-    method: &'l [u8],
-    path: &'l str,
+    times: Times,
+    client: Option<IpAddr>,
+    method: Option<&'l str>,
+    path: Option<&'l str>,
     query: Option<&'l str>,
     status: Option<u16>,
     host: Option<&'l str>,
-    /// Other headers, those among them that the log has.
-    headers: &'l [(&'l str, Option<&'l str>)],
+    /// Other headers.
+    headers: SmallVec<[(&'l str, &'l str); 3]>,
     account: Option<&'l str>,
     route: Option<&'l str>,
-    recorded: Option<Recorded>,
+    /// What Weir decided, and by what.
+    decision: Option<&'l str>,
+    denied_by: Option<&'l str>,
+}
+
+/// What a line says of the time of its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Times {
+    /// When it was decided about, or arrived.
+    began: Option<Timestamp>,
+    /// When its response was over.
+    ended: Option<Timestamp>,
+    /// From its beginning to its end.
+    took: Option<Nanos>,
+    /// From its beginning until an upstream was asked.
+    waited: Option<Nanos>,
+    /// From then to the head of the response.
+    head: Option<Nanos>,
+}
+
+impl Times {
+    /// All of them at one time.
+    const fn at(time: Timestamp) -> Self {
+        Self {
+            began: Some(time),
+            ended: Some(time),
+            took: None,
+            waited: None,
+            head: None,
+        }
+    }
+
+    /// When the request began, and when its response ended.
+    fn span(&self) -> Option<(Timestamp, Timestamp)> {
+        let took = self.took.unwrap_or_default();
+        match (self.began, self.ended) {
+            (Some(began), Some(ended)) => Some((began.min(ended), ended)),
+            (Some(began), None) => Some((began, began + took)),
+            (None, ended) => ended.map(|ended| (ended.saturating_sub(took), ended)),
+        }
+    }
+
+    /// When the response to a request of this span began.
+    fn answered(&self, (at, ended): (Timestamp, Timestamp)) -> Timestamp {
+        let waited = self.waited.unwrap_or_default();
+        let head = self.head.map(|head| (at + waited + head).min(ended));
+        head.unwrap_or(ended)
+    }
 }
 
 /// Makes the targets of requests, one after the other: as long as only one of them is there, they
@@ -551,28 +597,40 @@ impl<'n> LineMaker<'n> {
 
     /// The line with the details that are wanted. What HTTP does not allow got an error from the
     /// server, and met no limit.
-    fn line(&mut self, raw: &RawLine<'_>) -> Parsed {
-        self.request(raw).map_or(Parsed::Other, Parsed::Request)
+    ///
+    /// # Errors
+    /// When it does not say when the request was, or who sent it.
+    fn line(&mut self, raw: &RawLine<'_>) -> Result<Parsed, &'static str> {
+        let span = raw.times.span().ok_or(NO_TIME)?;
+        let client = raw.client.ok_or(NO_CLIENT)?;
+        let request = self.request(raw, span, client);
+        Ok(request.map_or(Parsed::Other, Parsed::Request))
     }
 
-    fn request(&mut self, raw: &RawLine<'_>) -> Option<LogLine> {
-        let path = raw.path.as_bytes();
+    fn request(
+        &mut self,
+        raw: &RawLine<'_>,
+        span: (Timestamp, Timestamp),
+        client: IpAddr,
+    ) -> Option<LogLine> {
+        let path = raw.path.unwrap_or_default().as_bytes();
         let target = match raw.query.filter(|query| !query.is_empty()) {
             Some(query) => self.targets.target(&[path, b"?", query.as_bytes()]),
             None => self.targets.target(&[path]),
         };
         let target = target?;
+        let method = raw.method.unwrap_or_default();
         let status = raw.status.filter(|status| *status != LEFT);
         Some(LogLine {
-            at: raw.at,
-            answered: raw.answered,
-            ended: raw.ended,
-            client: canonical_address(raw.client),
-            method: Method::from_bytes(raw.method).ok()?,
+            at: span.0,
+            answered: raw.times.answered(span),
+            ended: span.1,
+            client: canonical_address(client),
+            method: Method::from_bytes(method.as_bytes()).ok()?,
             target: SmallVec::from_slice(target.as_str().as_bytes()),
             status: status.and_then(|status| StatusCode::from_u16(status).ok()),
             details: raw.details(&self.options),
-            recorded: raw.recorded,
+            recorded: raw.recorded(self.options.names),
         })
     }
 }
@@ -583,13 +641,12 @@ impl RawLine<'_> {
         let host = self.host.or(options.host).filter(|_| detail_set.host);
         let account = self.account.filter(|_| detail_set.account);
         let route = self.route.filter(|_| detail_set.route);
-        let named = if detail_set.headers {
-            self.headers
+        let named: &[_] = if detail_set.headers {
+            &self.headers
         } else {
             &[]
         };
-        let is_named = named.iter().any(|(_, value)| value.is_some());
-        if host.is_none() && account.is_none() && route.is_none() && !is_named {
+        if host.is_none() && account.is_none() && route.is_none() && named.is_empty() {
             return None;
         }
         let mut headers = HeaderMap::new();
@@ -597,9 +654,9 @@ impl RawLine<'_> {
             headers.insert(http::header::HOST, host);
         }
         for (name, value) in named {
-            if let (Ok(name), Some(Ok(value))) = (
+            if let (Ok(name), Ok(value)) = (
                 http::HeaderName::from_bytes(name.as_bytes()),
-                value.map(|value| HeaderValue::from_bytes(value.as_bytes())),
+                HeaderValue::from_bytes(value.as_bytes()),
             ) {
                 headers.append(name, value);
             }
@@ -609,6 +666,16 @@ impl RawLine<'_> {
             account: account.map(Into::into),
             route: route.map(Into::into),
         }))
+    }
+
+    fn recorded(&self, names: Option<&Names>) -> Option<Recorded> {
+        let decision = Disposition::from_word(self.decision?)?;
+        let known = |name| names.map_or(Name::UNKNOWN, |names| names.find(name));
+        Some(Recorded {
+            decision,
+            by: self.denied_by.map(known),
+            is_comparable: decision.is_by_store(),
+        })
     }
 }
 
