@@ -196,9 +196,7 @@ where
         let mut request = request.into_boxed();
         let head = &mut *request.head;
         let protocol = self.layer.protocol(head);
-        let restored = protocol
-            .clone()
-            .and_then(|_| OriginalRequest::restore(head));
+        let restored = protocol.clone().and_then(|_| restore(head));
         if let Err(error) = restored {
             head.extensions.insert(error);
         }
@@ -236,61 +234,40 @@ where
     }
 }
 
-/// A request as the proxy received it.
-#[derive(Debug)]
-struct OriginalRequest {
-    method: Method,
-    uri: Uri,
-    host: HeaderValue,
-    /// The proxy's peer.
-    peer: Peer,
-    /// The lines of `X-Forwarded-For` by that peer.
-    forwarded_for: Vec<HeaderValue>,
+/// Puts the request that a subrequest describes in its place, as the proxy received it. The client's
+/// other fields are there already, as the proxy has copied them.
+fn restore(head: &mut Parts) -> Result<(), SubrequestError> {
+    let headers = &head.headers;
+    let malformed = |name| move || SubrequestError::Malformed(name);
+    let method = Method::from_bytes(single(headers, &FORWARDED_METHOD)?.as_bytes());
+    let target = target(single(headers, &FORWARDED_URI)?);
+    let host = single(headers, &FORWARDED_HOST)?;
+    let host = is_host_and_port(host.as_bytes()).then(|| host.clone());
+    let secure = is_tls_scheme(single(headers, &FORWARDED_PROTO)?.as_bytes());
+    let (address, forwarded_for) = last_hop(headers)?;
+    let method = method.map_err(|_| SubrequestError::Malformed(FORWARDED_METHOD))?;
+    let target = target.ok_or_else(malformed(FORWARDED_URI))?;
+    let host = host.ok_or_else(malformed(FORWARDED_HOST))?;
+    let peer = Peer {
+        address: address.ok_or_else(malformed(FORWARDED_FOR))?,
+        secure: secure.ok_or_else(malformed(FORWARDED_PROTO))?,
+    };
+    // Nothing is replaced before all of it is known.
+    (head.method, head.uri, head.version) = (method, target, Version::HTTP_11);
+    RequestContext::entry(&mut head.extensions).peer = Some(peer);
+    replace_fields(&mut head.headers, host, forwarded_for);
+    Ok(())
 }
 
-impl OriginalRequest {
-    fn read(headers: &HeaderMap) -> Result<Self, SubrequestError> {
-        let malformed = |name| move || SubrequestError::Malformed(name);
-        let method = Method::from_bytes(single(headers, &FORWARDED_METHOD)?.as_bytes());
-        let target = target(single(headers, &FORWARDED_URI)?);
-        let host = single(headers, &FORWARDED_HOST)?;
-        let host = is_host_and_port(host.as_bytes()).then(|| host.clone());
-        let secure = is_tls_scheme(single(headers, &FORWARDED_PROTO)?.as_bytes());
-        let (address, forwarded_for) = last_hop(headers)?;
-        Ok(Self {
-            method: method.map_err(|_| SubrequestError::Malformed(FORWARDED_METHOD))?,
-            uri: target.ok_or_else(malformed(FORWARDED_URI))?,
-            host: host.ok_or_else(malformed(FORWARDED_HOST))?,
-            peer: Peer {
-                address: address.ok_or_else(malformed(FORWARDED_FOR))?,
-                secure: secure.ok_or_else(malformed(FORWARDED_PROTO))?,
-            },
-            forwarded_for,
-        })
+/// Removes what is about the subrequest, and sets what the proxy has changed.
+fn replace_fields(headers: &mut HeaderMap, host: HeaderValue, forwarded_for: Vec<HeaderValue>) {
+    let described = [FORWARDED_METHOD, FORWARDED_URI, FORWARDED_FOR];
+    for name in SUBREQUEST_FIELDS.iter().chain(&described) {
+        headers.remove(name);
     }
-
-    /// Puts the request that it describes in place of a subrequest.
-    fn restore(subrequest: &mut Parts) -> Result<(), SubrequestError> {
-        Self::read(&subrequest.headers)?.replace(subrequest);
-        Ok(())
-    }
-
-    /// Puts it in place of the subrequest. The client's other fields are there already, as the
-    /// proxy has copied them.
-    fn replace(self, head: &mut Parts) {
-        head.method = self.method;
-        head.uri = self.uri;
-        head.version = Version::HTTP_11;
-        let headers = &mut head.headers;
-        let described = [FORWARDED_METHOD, FORWARDED_URI, FORWARDED_FOR];
-        for name in SUBREQUEST_FIELDS.iter().chain(&described) {
-            headers.remove(name);
-        }
-        headers.insert(HOST, self.host);
-        for line in self.forwarded_for {
-            headers.append(FORWARDED_FOR, line);
-        }
-        RequestContext::entry(&mut head.extensions).peer = Some(self.peer);
+    headers.insert(HOST, host);
+    for line in forwarded_for {
+        headers.append(FORWARDED_FOR, line);
     }
 }
 

@@ -52,7 +52,7 @@ fn layer() -> ForwardAuthLayer {
 /// The request that a trusted proxy describes.
 fn restored(fields: &Fields<'_>) -> Result<Request<()>, SubrequestError> {
     let mut request = subrequest("/forward-auth", "10.0.0.1", fields).into_boxed();
-    OriginalRequest::restore(&mut request.head).map(|()| request.into())
+    restore(&mut request.head).map(|()| request.into())
 }
 
 fn peer(request: &Request<()>) -> (String, bool) {
