@@ -55,7 +55,7 @@ use weir_server::{
 pub use self::admin_client::{AdminClient, AdminError};
 pub use self::against::{EffectKind, LiveCheck};
 pub use self::explain::{
-    Descriptor, Request, explain, explain_descriptor, parse_entry, parse_header, parse_path,
+    Descriptor, explain, explain_descriptor, parse_entry, parse_header, parse_path, request_head,
 };
 use self::features::Features;
 use self::file_descriptors::FileDescriptors;

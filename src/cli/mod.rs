@@ -35,6 +35,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
 use http::{Method, Uri};
 
 use self::admin::{BucketCommand, GatewaysArgs, HealthArgs, OverrideCommand, TopArgs};
@@ -174,19 +175,16 @@ impl ExplainArgs {
     }
 }
 
-impl From<ExplainArgs> for app::Request {
+impl From<ExplainArgs> for Parts {
     fn from(args: ExplainArgs) -> Self {
         let mut headers = HeaderMap::new();
         headers.extend(args.host.map(|host| (HOST, host)));
         for (name, value) in args.headers {
             headers.append(name, value);
         }
-        Self {
-            method: args.method,
-            uri: args.path.unwrap_or_default(),
-            peer: args.ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
-            headers,
-        }
+        let uri = args.path.unwrap_or_default();
+        let peer = args.ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        app::request_head(args.method, uri, peer, headers)
     }
 }
 

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
 use serde::Deserialize;
 
 use super::Api;
@@ -50,7 +51,7 @@ fn get() -> String {
 }
 
 impl Explained {
-    fn request(&self) -> Result<explain::Request, String> {
+    fn request(&self) -> Result<Parts, String> {
         let lines = self.headers.iter();
         let lines = lines.map(|line| explain::parse_header(line));
         let headers = lines.collect::<Result<Vec<(HeaderName, HeaderValue)>, _>>()?;
@@ -59,12 +60,9 @@ impl Explained {
             all.append(name, value);
         }
         let method = self.method.parse();
-        Ok(explain::Request {
-            method: method.map_err(|_| format!("{:?} is not a method", self.method))?,
-            uri: explain::parse_path(&self.path)?,
-            peer: self.ip,
-            headers: all,
-        })
+        let method = method.map_err(|_| format!("{:?} is not a method", self.method))?;
+        let uri = explain::parse_path(&self.path)?;
+        Ok(explain::request_head(method, uri, self.ip, all))
     }
 }
 

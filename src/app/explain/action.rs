@@ -3,17 +3,16 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use http::request::Parts;
 use weir_config::{Route, Settings};
 use weir_middleware::{ClientIdentity, HeaderEdits, LocalResponse, RequestValues};
 use weir_rules::RouteMatch;
-
-use super::Request;
 
 /// Writes where a request goes or what answers it, and which headers change.
 pub(super) fn write_action(
     out: &mut String,
     settings: &Settings,
-    request: &Request,
+    request: &Parts,
     found: &RouteMatch,
     route: &Route,
     identity: &ClientIdentity,

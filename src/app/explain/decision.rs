@@ -70,7 +70,8 @@ mod tests {
 
     use bytes::Bytes;
     use futures_util::FutureExt;
-    use http::{HeaderMap, Method, Response, StatusCode};
+    use http::request::Parts;
+    use http::{HeaderMap, Method, Request, Response, StatusCode};
     use http_body_util::Full;
     use tower::{ServiceExt, service_fn};
     use weir_config::testing::Folder;
@@ -82,7 +83,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::app::explain::{Request, explain_in_force};
+    use crate::app::explain::{explain_in_force, peer, request_head};
     use crate::app::features::Load;
     use crate::app::stack::{Layers, SharedState};
     use crate::app::upstreams::ActiveUpstream;
@@ -139,7 +140,7 @@ AtOnce: {per: address, in_flight: 2}
 
         /// What a request gets from the layers, from an upstream that answers everything or
         /// nothing; none if it has to wait for that, which it does from now on.
-        fn real(&self, request: &Request, answers: bool) -> Option<StatusCode> {
+        fn real(&self, request: &Parts, answers: bool) -> Option<StatusCode> {
             let upstream = service_fn(
                 move |_: BoxedRequest<Metered<LimitedBody<Full<Bytes>>>>| async move {
                     if !answers {
@@ -150,11 +151,8 @@ AtOnce: {per: address, in_flight: 2}
             );
             let services = UpstreamRouter::new([upstream, upstream]);
             let stack = self.layers.stack(self.backend.clone(), services);
-            let mut real = http::Request::new(Full::<Bytes>::default());
-            *real.method_mut() = request.method.clone();
-            *real.uri_mut() = request.uri.clone();
-            *real.headers_mut() = request.headers.clone();
-            let (address, secure) = (request.peer, false);
+            let (address, secure) = (peer(request), false);
+            let mut real = Request::from_parts(request.clone(), Full::<Bytes>::default());
             let context = RequestContext::new(Peer { address, secure });
             real.extensions_mut().insert(context);
             let mut response = Box::pin(stack.oneshot(real));
@@ -178,25 +176,21 @@ AtOnce: {per: address, in_flight: 2}
             disposition
         }
 
-        fn explained(&self, request: &Request, workers: Vec<ShedLevel>) -> String {
+        fn explained(&self, request: &Parts, workers: Vec<ShedLevel>) -> String {
             let load = Load::new(&self.upstreams, workers);
             explain_in_force(&self.settings, request, &load)
         }
     }
 
-    fn request(peer: &str, lines: &[(&'static str, &str)]) -> Request {
+    fn request(peer: &str, lines: &[(&'static str, &str)]) -> Parts {
         let host = ("host", "app.example");
         let lines = lines.iter().chain([&host]);
         let headers = lines.map(|(name, value)| {
             let name = http::HeaderName::from_static(name);
             (name, value.parse().unwrap())
         });
-        Request {
-            method: Method::GET,
-            uri: "/trap".parse().unwrap(),
-            peer: peer.parse().unwrap(),
-            headers: HeaderMap::from_iter(headers),
-        }
+        let (uri, peer) = ("/trap".parse().unwrap(), peer.parse().unwrap());
+        request_head(Method::GET, uri, peer, HeaderMap::from_iter(headers))
     }
 
     /// Further keys, those of the route, the request's headers; what the first such request really

@@ -397,7 +397,7 @@ mod tests {
     use weir_config::testing::Folder;
 
     use super::CONTENT_LENGTH;
-    use crate::app::{Request, explain};
+    use crate::app::{explain, request_head};
 
     /// Explains a preflight with another header.
     fn explained(cors: &str, other: (HeaderName, &'static str)) -> String {
@@ -419,12 +419,9 @@ mod tests {
             other,
         ];
         let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
-        let request = Request {
-            method: Method::OPTIONS,
-            uri: "/".parse().unwrap(),
-            peer: "203.0.113.9".parse().unwrap(),
-            headers: HeaderMap::from_iter(headers),
-        };
+        let uri = "/".parse().unwrap();
+        let peer = "203.0.113.9".parse().unwrap();
+        let request = request_head(Method::OPTIONS, uri, peer, HeaderMap::from_iter(headers));
         explain(&folder.gateway(), &request).unwrap()
     }
 

@@ -15,13 +15,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderName, HeaderValue};
+use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Response, Uri, Version, request};
+use http::{HeaderMap, Method, Response, Uri, Version};
 use http_body_util::Full;
 use serde_json::Value;
 use weir_config::{Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
-use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms};
+use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms, Peer};
 use weir_rules::{
     Account, AccountRules, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
@@ -38,39 +39,31 @@ use super::stack::refusal;
 const PASSING_KEY: &str =
     "note: no hash_key is configured, so each process has hashes of its own\n";
 
-/// The request to explain.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The method.
-    pub method: Method,
-    /// The path, and the query if there is one.
-    pub uri: Uri,
-    /// The address that the connection comes from.
-    pub peer: IpAddr,
-    /// The headers, including `Host`.
-    pub headers: HeaderMap,
+/// The request to explain, as the layers would get it from a server whose peer has this address.
+/// Without a `Host`, it is HTTP/1.0, which allows that, so that it is not refused for it.
+pub fn request_head(method: Method, uri: Uri, peer: IpAddr, headers: HeaderMap) -> Parts {
+    let mut whole = http::Request::new(());
+    *whole.method_mut() = method;
+    *whole.uri_mut() = uri;
+    if !headers.contains_key(HOST) {
+        *whole.version_mut() = Version::HTTP_10;
+    }
+    *whole.headers_mut() = headers;
+    let (address, secure) = (peer, false);
+    whole.extensions_mut().insert(Peer { address, secure });
+    whole.into_parts().0
 }
 
-impl Request {
-    /// The head as the layers would get it. Without a `Host`, it is HTTP/1.0, which allows that, so
-    /// that it is not refused for it.
-    fn head(&self) -> request::Parts {
-        let mut whole = http::Request::new(());
-        *whole.method_mut() = self.method.clone();
-        *whole.uri_mut() = self.uri.clone();
-        *whole.headers_mut() = self.headers.clone();
-        if !self.headers.contains_key(HOST) {
-            *whole.version_mut() = Version::HTTP_10;
-        }
-        whole.into_parts().0
-    }
+fn peer(request: &Parts) -> IpAddr {
+    let peer = request.extensions.get::<Peer>();
+    peer.map_or(ClientIdentity::UNKNOWN, |peer| peer.address)
 }
 
 /// Explains the treatment of `request` by the configuration at `path`.
 ///
 /// # Errors
 /// When the configuration is in error.
-pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
+pub fn explain(path: &Path, request: &Parts) -> Result<String, Diagnostics> {
     explained(path, |out, settings| write(out, settings, request, None))
 }
 
@@ -93,7 +86,7 @@ fn explained(
 }
 
 /// Explains the treatment of `request` by loaded settings, and by the `load` of now.
-pub(super) fn explain_in_force(settings: &Settings, request: &Request, load: &Load) -> String {
+pub(super) fn explain_in_force(settings: &Settings, request: &Parts, load: &Load) -> String {
     let mut text = String::new();
     // Writing to a `String` never fails.
     let _ = write(&mut text, settings, request, Some(load));
@@ -166,15 +159,17 @@ fn with_kept_overrides(settings: Settings) -> (Settings, String) {
 fn write(
     out: &mut String,
     settings: &Settings,
-    request: &Request,
+    request: &Parts,
     load: Option<&Load>,
 ) -> fmt::Result {
     writeln!(
         out,
         "{} {} from {}",
-        request.method, request.uri, request.peer
+        request.method,
+        request.uri,
+        peer(request)
     )?;
-    if let Some(answer) = refusal(&request.head()) {
+    if let Some(answer) = refusal(request) {
         return write_refusal(out, answer);
     }
     let table = settings.route_table();
@@ -190,7 +185,7 @@ fn write(
     if route.is_none() && !rooms.any(|room| room.acts_without_route(settings)) {
         return Ok(());
     }
-    let client = write_client(out, settings, request.peer, &request.headers)?;
+    let client = write_client(out, settings, peer(request), &request.headers)?;
     let account = write_account(out, settings, &request.headers)?;
     let no_captures = Captures::default();
     let facts = RequestAttributes {
@@ -237,7 +232,7 @@ fn write_refusal(out: &mut String, answer: Response<Full<Bytes>>) -> fmt::Result
 fn write_route(
     out: &mut String,
     settings: &Settings,
-    request: &Request,
+    request: &Parts,
     (found, route): (&RouteMatch, &Route),
     load: Option<&Load>,
 ) -> fmt::Result {
@@ -259,7 +254,7 @@ fn write_route(
     if is_exempt && route.action.preflights.is_some() {
         return writeln!(out, "  is answered as a preflight of an allowed page");
     }
-    let client = settings.client.client(request.peer, &request.headers);
+    let client = settings.client.client(peer(request), &request.headers);
     let nat64 = settings.client.nat64_prefixes();
     let identity = ClientIdentity {
         account: settings.account.account(&request.headers),
@@ -277,11 +272,7 @@ fn write_route(
 }
 
 /// The route that the request would take if its route did not exist.
-fn runner_up<'s>(
-    settings: &'s Settings,
-    request: &Request,
-    found: &RouteMatch,
-) -> Option<&'s Route> {
+fn runner_up<'s>(settings: &'s Settings, request: &Parts, found: &RouteMatch) -> Option<&'s Route> {
     let others = || {
         settings
             .routes

@@ -146,7 +146,7 @@ fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment)
 mod tests {
     use http::{HeaderMap, Method};
 
-    use crate::app::{Request, explain};
+    use crate::app::{explain, request_head};
     use weir_config::testing::{DEFAULTS, Folder};
 
     const GATEWAY: &str = r#"
@@ -181,12 +181,9 @@ routes:
             ("gateway.yaml", gateway),
             ("limits/defaults.yaml", DEFAULTS),
         ]);
-        let request = Request {
-            method: Method::GET,
-            uri: path.parse().unwrap(),
-            peer: peer.parse().unwrap(),
-            headers: HeaderMap::new(),
-        };
+        let uri = path.parse().unwrap();
+        let peer = peer.parse().unwrap();
+        let request = request_head(Method::GET, uri, peer, HeaderMap::new());
         explain(&folder.gateway(), &request).unwrap()
     }
 

@@ -145,7 +145,7 @@ mod tests {
     use weir_limit::time::{Nanos, Timestamp};
 
     use super::*;
-    use crate::app::explain::{Request, explain_in_force};
+    use crate::app::explain::{explain_in_force, request_head};
 
     fn explained(path: &str, more: &str, load: &Load) -> String {
         let gateway = format!(
@@ -161,12 +161,9 @@ mod tests {
              \x20 - {{match: {{path: /critical}}, upstream: app, limits: [], priority: critical}}\n"
         );
         let folder = Folder::with(&[("gateway.yaml", gateway.as_str())]);
-        let request = Request {
-            method: Method::GET,
-            uri: path.parse().unwrap(),
-            peer: "203.0.113.9".parse().unwrap(),
-            headers: HeaderMap::new(),
-        };
+        let uri = path.parse().unwrap();
+        let peer = "203.0.113.9".parse().unwrap();
+        let request = request_head(Method::GET, uri, peer, HeaderMap::new());
         explain_in_force(&folder.settings(), &request, load)
     }
 
