@@ -51,7 +51,7 @@ pub use weir_middleware::{
     KeyExtractor, KnownBans, LimitHook, LimitedService, LocalResponse, Metered, OnDenied,
     OriginPattern, Origins, PathRewrite, Peer, PreflightResponse, RateLimit, RateLimitLayer,
     Redirect, RedirectError, Rejection, RequestBody, RequestContext, RequestHead, RequestTemplate,
-    RequestValues, ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy,
-    RouteState, ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment,
-    UpstreamId, UpstreamRouter, Verdict, WebSocketStream, upstream_key,
+    ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy, RouteState,
+    ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment, UpstreamId,
+    UpstreamRouter, Verdict, WebSocketStream, upstream_key,
 };

@@ -14,14 +14,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
+use http::request::Parts;
 use http::{Extensions, HeaderMap, HeaderName, Method, Uri, Version};
 use tower::{Layer, Service};
 use weir_http::address::canonical;
 use weir_http::list;
 use weir_http::request::HttpRequest;
+use weir_limit::time::Timestamp;
 use weir_rules::{
-    Account, AccountRules, Client, ClientRules, HashKey, Nat64Prefixes, Verification,
-    client_element,
+    Account, AccountRules, Captures, Client, ClientRules, HashKey, Nat64Prefixes,
+    RequestAttributes, Verification, client_element,
 };
 
 use super::RequestContext;
@@ -327,6 +329,35 @@ impl<'r> RequestHead<'r> {
             version: request.version(),
             headers: request.headers(),
             extensions: request.extensions(),
+        }
+    }
+
+    /// What subjects and templates are made of, if layers above have left the client and the route
+    /// here. It does not tell when the request arrived.
+    pub fn attributes(&self) -> RequestAttributes<'r> {
+        let (routed, identity) = RequestContext::routed_client(self.extensions);
+        RequestAttributes {
+            method: self.method,
+            uri: self.uri,
+            headers: self.headers,
+            client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
+            secure: identity.is_some_and(|identity| identity.secure),
+            account: identity.and_then(|identity| identity.account.as_ref()),
+            route: routed.map_or("", |routed| routed.route.name()),
+            captures: routed.map_or(Captures::NONE, |routed| &routed.captures),
+            now: Timestamp::from_nanos(0),
+        }
+    }
+}
+
+impl<'r> From<&'r Parts> for RequestHead<'r> {
+    fn from(head: &'r Parts) -> Self {
+        Self {
+            method: &head.method,
+            uri: &head.uri,
+            version: head.version,
+            headers: &head.headers,
+            extensions: &head.extensions,
         }
     }
 }

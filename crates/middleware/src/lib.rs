@@ -73,7 +73,7 @@ pub use redirect_to_https::{HttpsRedirect, RedirectToHttps, RedirectToHttpsLayer
 pub use reject_invalid::{Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
 pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
-pub use request_template::{RequestTemplate, RequestValues, TemplateError};
+pub use request_template::{RequestTemplate, TemplateError};
 pub use response_body::{BodyCoder, ResponseBody};
 pub use response_format::{ResponseFormat, ResponseFormatLayer};
 #[cfg(feature = "config")]

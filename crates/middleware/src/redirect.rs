@@ -5,10 +5,10 @@ use http::header::{HeaderValue, LOCATION};
 use http::{Response, StatusCode};
 use thiserror::Error;
 use weir_http::problem::Problem;
-use weir_rules::with_one_slash;
+use weir_rules::{RequestAttributes, with_one_slash};
 
 use super::ResponseBody;
-use super::request_template::{Piece, RequestTemplate, RequestValue, RequestValues};
+use super::request_template::{Piece, RequestTemplate, RequestValue};
 
 /// A response that sends the client elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Redirect {
     }
 
     /// The target of a request; `None` if it lacks the host that the target needs.
-    pub fn location(&self, request: &RequestValues<'_>) -> Option<HeaderValue> {
+    pub fn location(&self, request: &RequestAttributes<'_>) -> Option<HeaderValue> {
         let url = self.to.url(request)?;
         let url = match url.starts_with('/') {
             // A second slash would make a host of what follows.
@@ -75,7 +75,7 @@ impl Redirect {
         HeaderValue::try_from(url).ok()
     }
 
-    pub(super) fn respond<R>(&self, request: &RequestValues<'_>) -> Response<ResponseBody<R>> {
+    pub(super) fn respond<R>(&self, request: &RequestAttributes<'_>) -> Response<ResponseBody<R>> {
         let Some(location) = self.location(request) else {
             return no_host();
         };

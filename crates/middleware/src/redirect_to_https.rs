@@ -8,9 +8,8 @@ use tower::{Layer, Service};
 use weir_http::request::HttpRequest;
 
 use super::redirect::Redirect;
-use super::request_template::RequestValues;
 use super::response_body::InnerOrLocal;
-use super::{ClientIdentity, ResponseBody};
+use super::{ClientIdentity, RequestHead, ResponseBody};
 
 /// In a request's extensions: it came by a listener that redirects to HTTPS.
 #[derive(Clone, Debug)]
@@ -57,7 +56,7 @@ impl RedirectToHttpsLayer {
         // What a trusted proxy was sent by HTTPS is there already, and would come back for ever.
         let is_secure = ClientIdentity::from_extensions(request.extensions())
             .is_some_and(|identity| identity.secure);
-        (!is_secure).then(|| redirect.respond(&RequestValues::new(request)))
+        (!is_secure).then(|| redirect.respond(&RequestHead::new(request).attributes()))
     }
 }
 

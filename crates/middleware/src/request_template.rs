@@ -8,14 +8,11 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use http::{HeaderMap, Method, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
-use weir_http::request::HttpRequest;
-use weir_rules::{Captures, requested_host, with_one_slash};
+use weir_rules::{RequestAttributes, requested_host, with_one_slash};
 
 use super::header_text::HeaderText;
-use super::{ClientIdentity, RequestContext, RequestHead};
 
 /// Encoded in a captured value within a URL: all characters with a meaning there. Captures keep
 /// some characters percent-encoded, and these stay so.
@@ -131,30 +128,30 @@ impl RequestTemplate {
         })
     }
 
-    pub(super) fn header_text(&self, request: &RequestValues<'_>) -> HeaderText {
+    pub(super) fn header_text(&self, request: &RequestAttributes<'_>) -> HeaderText {
         let mut text = HeaderText::default();
         for piece in &self.pieces {
             match piece {
                 Piece::Text(fixed) => text.push(fixed),
-                Piece::Value(value) => request.put(value, &mut text),
+                Piece::Value(value) => value.write(request, &mut text),
             }
         }
         text
     }
 
     /// The text for one request as a URL. `None` if the URL needs a host that the request lacks.
-    pub(super) fn url(&self, request: &RequestValues<'_>) -> Option<String> {
+    pub(super) fn url(&self, request: &RequestAttributes<'_>) -> Option<String> {
         let mut url = String::new();
         for piece in &self.pieces {
             match piece {
                 Piece::Text(fixed) => url.push_str(fixed),
-                Piece::Value(RequestValue::Host) => url.push_str(&request.host()?),
-                Piece::Value(RequestValue::Path | RequestValue::Uri) if request.path() == "*" => {
+                Piece::Value(RequestValue::Host) => url.push_str(&host(request)?),
+                Piece::Value(RequestValue::Path | RequestValue::Uri) if path(request) == "*" => {
                     url.push('/');
                 }
                 Piece::Value(value) => {
                     let mut text = HeaderText::default();
-                    request.put(value, &mut text);
+                    value.write(request, &mut text);
                     let bytes = text.into_bytes();
                     let set = match value {
                         RequestValue::Path | RequestValue::Query | RequestValue::Uri => {
@@ -232,83 +229,38 @@ impl RequestValue {
     }
 }
 
-/// The sources of a request's values.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestValues<'r> {
-    /// The method.
-    pub method: &'r Method,
-    /// The request target, as it was sent or as it was rewritten.
-    pub uri: &'r Uri,
-    /// The headers.
-    pub headers: &'r HeaderMap,
-    /// The client.
-    pub identity: Option<&'r ClientIdentity>,
-    /// The name of the route.
-    pub route: &'r str,
-    /// The captures of the route's path.
-    pub captures: Option<&'r Captures>,
+/// The requested host, in lower case and without the port.
+fn host<'r>(request: &RequestAttributes<'r>) -> Option<Cow<'r, str>> {
+    requested_host(request.uri, request.headers)
 }
 
-impl<'r> RequestValues<'r> {
-    /// The values of a request whose extensions have its client and its route.
-    pub(super) fn new<Q: HttpRequest>(request: &'r Q) -> Self {
-        Self::of_head(&RequestHead::new(request))
+/// The path with one leading slash, so that it cannot be read as a host; or the asterisk of
+/// `OPTIONS *`.
+fn path<'r>(request: &RequestAttributes<'r>) -> Cow<'r, str> {
+    match request.uri.path() {
+        "*" => Cow::Borrowed("*"),
+        path => with_one_slash(path),
     }
+}
 
-    /// The same of its head.
-    pub(super) fn of_head(request: &RequestHead<'r>) -> Self {
-        let routed = RequestContext::routed(request.extensions);
-        Self {
-            method: request.method,
-            uri: request.uri,
-            headers: request.headers,
-            identity: ClientIdentity::from_extensions(request.extensions),
-            route: routed.map_or("", |routed| routed.route.name()),
-            captures: routed.map(|routed| &routed.captures),
-        }
-    }
-
-    /// The requested host, in lower case and without the port.
-    pub(super) fn host(&self) -> Option<Cow<'r, str>> {
-        requested_host(self.uri, self.headers)
-    }
-
-    /// The path with one leading slash, so that it cannot be read as a host; or the asterisk of
-    /// `OPTIONS *`.
-    fn path(&self) -> Cow<'r, str> {
-        match self.uri.path() {
-            "*" => Cow::Borrowed("*"),
-            path => with_one_slash(path),
-        }
-    }
-
-    fn put(&self, value: &RequestValue, text: &mut HeaderText) {
-        let written = match value {
-            RequestValue::Account => {
-                match self.identity.and_then(|identity| identity.account.as_ref()) {
-                    Some(account) => write!(text, "{account}"),
-                    None => Ok(()),
-                }
-            }
-            RequestValue::ClientAddress => match self.identity {
-                Some(identity) => write!(text, "{}", identity.client.address),
+impl RequestValue {
+    fn write(&self, request: &RequestAttributes<'_>, text: &mut HeaderText) {
+        let written = match self {
+            Self::Account => match request.account {
+                Some(account) => write!(text, "{account}"),
                 None => Ok(()),
             },
-            RequestValue::Capture(name) => {
-                let captured = self.captures.and_then(|captures| captures.get(name));
-                text.write_str(captured.unwrap_or_default())
-            }
-            RequestValue::Host => text.write_str(&self.host().unwrap_or_default()),
-            RequestValue::Method => text.write_str(self.method.as_str()),
-            RequestValue::Path => text.write_str(&self.path()),
-            RequestValue::Query => text.write_str(self.uri.query().unwrap_or_default()),
-            RequestValue::Route => text.write_str(self.route),
-            RequestValue::Scheme => {
-                text.write_str(self.identity.map_or("http", ClientIdentity::scheme))
-            }
-            RequestValue::Uri => {
-                text.push(&self.path());
-                match self.uri.query() {
+            Self::ClientAddress => write!(text, "{}", request.client),
+            Self::Capture(name) => text.write_str(request.captures.get(name).unwrap_or_default()),
+            Self::Host => text.write_str(&host(request).unwrap_or_default()),
+            Self::Method => text.write_str(request.method.as_str()),
+            Self::Path => text.write_str(&path(request)),
+            Self::Query => text.write_str(request.uri.query().unwrap_or_default()),
+            Self::Route => text.write_str(request.route),
+            Self::Scheme => text.write_str(if request.secure { "https" } else { "http" }),
+            Self::Uri => {
+                text.push(&path(request));
+                match request.uri.query() {
                     Some(query) => write!(text, "?{query}"),
                     None => Ok(()),
                 }
@@ -347,28 +299,31 @@ impl RequestTemplate {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use http::HeaderValue;
     use http::header::HOST;
+    use http::{HeaderMap, HeaderValue, Method};
+    use weir_limit::time::Timestamp;
+    use weir_rules::Captures;
 
     use super::*;
-    use crate::identify::identity;
 
     /// What templates are given for a request of 203.0.113.9 to this URI.
     pub(crate) fn with_values<T>(
         uri: &str,
         captures: &[(&str, &str)],
-        use_them: impl FnOnce(&RequestValues<'_>) -> T,
+        use_them: impl FnOnce(&RequestAttributes<'_>) -> T,
     ) -> T {
-        let identity = identity("203.0.113.9".parse().ok(), None);
         let host = HeaderValue::from_static("App.Example.com:8080");
         let captures = Captures::from_iter(captures.iter().copied());
-        use_them(&RequestValues {
+        use_them(&RequestAttributes {
             method: &Method::GET,
             uri: &uri.parse().unwrap(),
             headers: &HeaderMap::from_iter([(HOST, host)]),
-            identity: Some(&identity),
+            client: "203.0.113.9".parse().unwrap(),
+            secure: false,
+            account: None,
             route: "all",
-            captures: Some(&captures),
+            captures: &captures,
+            now: Timestamp::from_nanos(0),
         })
     }
 

@@ -13,14 +13,13 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_http::request::HttpRequest;
 use weir_limit::Priority;
-use weir_limit::time::Timestamp;
-use weir_rules::{Captures, KeySource, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
+use weir_rules::{Captures, KeySource, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
 use super::bans::{AccessControl, PreparedTreatment};
 use super::concurrency::RouteConcurrency;
 use super::decoy::{self, Shadow};
-use super::identify::ClientIdentity;
+use super::identify::RequestHead;
 use super::rate_limit::on_denied::OnDenied;
 use super::rate_limit::policy::{PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
@@ -522,18 +521,5 @@ fn not_found<R>() -> Response<ResponseBody<R>> {
 /// The number of a request's subject, by which its server is chosen; none if it lacks what the
 /// subject consists of.
 pub fn upstream_key(hash: &SubjectHash, head: &request::Parts) -> Option<u64> {
-    let identity = ClientIdentity::from_extensions(&head.extensions);
-    let routed = RequestContext::routed(&head.extensions);
-    let no_captures = Captures::default();
-    hash.hash(&RequestAttributes {
-        method: &head.method,
-        uri: &head.uri,
-        headers: &head.headers,
-        client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
-        account: identity.and_then(|identity| identity.account.as_ref()),
-        route: routed.map_or("", |routed| routed.route.name()),
-        captures: routed.map_or(&no_captures, |routed| &routed.captures),
-        // No subject depends on it.
-        now: Timestamp::from_nanos(0),
-    })
+    hash.hash(&RequestHead::from(head).attributes())
 }

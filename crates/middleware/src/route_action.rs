@@ -11,10 +11,9 @@ use http_body::Body;
 use weir_http::request::HttpRequest;
 use weir_rules::{PathPrefix, with_one_slash};
 
-use super::ResponseBody;
 use super::redirect::Redirect;
-use super::request_template::RequestValues;
 use super::steps::{Cors, HeaderEdits};
+use super::{RequestHead, ResponseBody};
 
 /// Tells apps the prefix that was stripped from a path. The layer `Forwarded` removes the header
 /// from requests of clients.
@@ -118,7 +117,8 @@ impl RequestAction {
             _ => {
                 // Values of headers are of the path as it was sent.
                 let edits = action.request_headers.as_ref();
-                let edits = edits.map(|edits| edits.render(&RequestValues::new(request)));
+                let edits =
+                    edits.map(|edits| edits.render(&RequestHead::new(request).attributes()));
                 self.rewrite(request);
                 if let Some(edits) = edits {
                     edits.apply_to_request(request.headers_mut());
@@ -146,7 +146,7 @@ impl RequestAction {
 impl LocalResponse {
     fn respond<Q: HttpRequest, R>(&self, request: &Q) -> Response<ResponseBody<R>> {
         match self {
-            Self::Redirect(redirect) => redirect.respond(&RequestValues::new(request)),
+            Self::Redirect(redirect) => redirect.respond(&RequestHead::new(request).attributes()),
             Self::Fixed(fixed) => fixed.respond(),
         }
     }

@@ -229,6 +229,7 @@ impl<'r> Replayer<'r> {
             uri: request.uri(),
             headers: request.headers(),
             client: self.rules.client(past.client),
+            secure: false,
             account: account.as_ref(),
             route: route.name(),
             captures: found.as_ref().map_or(&no_captures, |found| &found.captures),

@@ -144,6 +144,7 @@ impl DescriptorValues {
             uri: &self.uri,
             headers: &self.headers,
             client: self.client.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
+            secure: false,
             account: self.account.as_ref(),
             route: domain,
             captures: &self.captures,

@@ -199,8 +199,8 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// The attributes of a request that subjects are made of. It has no `Debug`, since headers would
-/// show secrets.
+/// The attributes of a request that subjects and templates are made of. It has no `Debug`, since
+/// headers would show secrets.
 #[derive(Clone, Copy)]
 pub struct RequestAttributes<'a> {
     /// The method.
@@ -211,6 +211,8 @@ pub struct RequestAttributes<'a> {
     pub headers: &'a HeaderMap,
     /// The client's address.
     pub client: IpAddr,
+    /// Whether the client asked by TLS.
+    pub secure: bool,
     /// The account.
     pub account: Option<&'a Account>,
     /// The route's name.

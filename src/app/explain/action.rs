@@ -3,39 +3,28 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use http::request::Parts;
 use weir_config::{Route, Settings};
-use weir_middleware::{ClientIdentity, HeaderEdits, LocalResponse, RequestValues};
-use weir_rules::RouteMatch;
+use weir_middleware::{HeaderEdits, LocalResponse};
+use weir_rules::RequestAttributes;
 
 /// Writes where a request goes or what answers it, and which headers change.
 pub(super) fn write_action(
     out: &mut String,
     settings: &Settings,
-    request: &Parts,
-    found: &RouteMatch,
     route: &Route,
-    identity: &ClientIdentity,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let action = &route.action;
     let rewrite = action.rewrite.as_ref();
-    let rewritten = rewrite.and_then(|rewrite| rewrite.rewritten(&request.uri));
-    let values = RequestValues {
-        method: &request.method,
-        uri: &request.uri,
-        headers: &request.headers,
-        identity: Some(identity),
-        route: &route.policy.name,
-        captures: Some(&found.captures),
-    };
+    let rewritten = rewrite.and_then(|rewrite| rewrite.rewritten(facts.uri));
     match &action.response {
         Some(LocalResponse::Redirect(redirect)) => {
             let status = redirect.status();
-            let values = RequestValues {
-                uri: rewritten.as_ref().unwrap_or(&request.uri),
-                ..values
+            let rewritten = RequestAttributes {
+                uri: rewritten.as_ref().unwrap_or(facts.uri),
+                ..*facts
             };
-            match redirect.location(&values) {
+            match redirect.location(&rewritten) {
                 Some(location) => {
                     let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
                     writeln!(out, "  is redirected to {location} ({status})")?;
@@ -57,8 +46,8 @@ pub(super) fn write_action(
             }
         }
     }
-    write_edits(out, "request", action.request_headers.as_ref(), &values)?;
-    write_edits(out, "response", action.response_headers.as_ref(), &values)
+    write_edits(out, "request", action.request_headers.as_ref(), facts)?;
+    write_edits(out, "response", action.response_headers.as_ref(), facts)
 }
 
 fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::Result {
@@ -80,13 +69,13 @@ fn write_edits(
     out: &mut String,
     of: &str,
     edits: Option<&Arc<HeaderEdits>>,
-    values: &RequestValues<'_>,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let Some(edits) = edits else { return Ok(()) };
     for name in &edits.remove {
         writeln!(out, "  removes {of} header {name}")?;
     }
-    let rendered = edits.render(values);
+    let rendered = edits.render(facts);
     for (name, value) in rendered.lines() {
         let value = String::from_utf8_lossy(value.as_bytes());
         writeln!(out, "  {of} header {name}: {value}")?;

@@ -24,8 +24,8 @@ use weir_config::{Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
 use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms, Peer};
 use weir_rules::{
-    Account, AccountRules, AddressHeader, Captures, Client, ClientRules, HashKey,
-    RequestAttributes, RouteMatch, RouteTable,
+    AccountRules, AddressHeader, Captures, Client, ClientRules, HashKey, RequestAttributes,
+    RouteMatch, RouteTable,
 };
 use weir_yaml::Diagnostics;
 
@@ -177,27 +177,21 @@ fn write(
     let route = found
         .as_ref()
         .and_then(|found| settings.routes.get(found.id.0));
+    let identity = identity(settings, request);
+    let facts = facts(request, found.as_ref(), route, &identity);
     match (found.as_ref(), route) {
-        (Some(found), Some(route)) => write_route(out, settings, request, (found, route), load)?,
+        (Some(found), Some(route)) => {
+            write_match(out, settings, (found, route), &facts)?;
+            write_treatment(out, settings, route, &facts, &identity, load)?;
+        }
         _ => writeln!(out, "\nroute: none matches, so the answer is 404")?,
     }
     let mut rooms = ROOMS.iter();
     if route.is_none() && !rooms.any(|room| room.acts_without_route(settings)) {
         return Ok(());
     }
-    let client = write_client(out, settings, peer(request), &request.headers)?;
-    let account = write_account(out, settings, &request.headers)?;
-    let no_captures = Captures::default();
-    let facts = RequestAttributes {
-        method: &request.method,
-        uri: &request.uri,
-        headers: &request.headers,
-        client: client.address,
-        account: account.as_ref(),
-        route: route.map_or("-", |route| &route.policy.name),
-        captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
-        now: SystemClock.now(),
-    };
+    write_client(out, settings, &identity.client, request)?;
+    write_account(out, settings, &request.headers)?;
     let body_bytes = || limits::body_bytes(&request.headers);
     let decision = FirstDecision::new(settings, route, &facts, body_bytes);
     if decision.verdict.listed.is_some() {
@@ -229,19 +223,49 @@ fn write_refusal(out: &mut String, answer: Response<Full<Bytes>>) -> fmt::Result
     )
 }
 
-fn write_route(
+/// What limits, bans and templates go by.
+fn facts<'a>(
+    request: &'a Parts,
+    found: Option<&'a RouteMatch>,
+    route: Option<&'a Route>,
+    identity: &'a ClientIdentity,
+) -> RequestAttributes<'a> {
+    RequestAttributes {
+        method: &request.method,
+        uri: &request.uri,
+        headers: &request.headers,
+        client: identity.client.address,
+        secure: identity.secure,
+        account: identity.account.as_ref(),
+        route: route.map_or("-", |route| &route.policy.name),
+        captures: found.map_or(Captures::NONE, |found| &found.captures),
+        now: SystemClock.now(),
+    }
+}
+
+/// The client, as the layers identify it.
+fn identity(settings: &Settings, request: &Parts) -> ClientIdentity {
+    let headers = &request.headers;
+    let client = settings.client.client(peer(request), headers);
+    let nat64 = settings.client.nat64_prefixes();
+    ClientIdentity {
+        account: settings.account.account(headers),
+        ..ClientIdentity::new(client, false, headers, nat64)
+    }
+}
+
+fn write_match(
     out: &mut String,
     settings: &Settings,
-    request: &Parts,
     (found, route): (&RouteMatch, &Route),
-    load: Option<&Load>,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     writeln!(out, "\nroute: {}", route.policy.name)?;
     writeln!(out, "  matches {}", route.description)?;
     for (name, value) in found.captures.iter() {
         writeln!(out, "  captures {name} = {value}")?;
     }
-    if let Some(other) = runner_up(settings, request, found) {
+    if let Some(other) = runner_up(settings, facts, found) {
         let name = &other.policy.name;
         writeln!(
             out,
@@ -249,21 +273,27 @@ fn write_route(
             other.description
         )?;
     }
-    let body_bytes = || limits::body_bytes(&request.headers);
-    let is_exempt = (route.policy).exempts(&request.method, &request.headers, body_bytes);
+    Ok(())
+}
+
+/// Writes what the route does with the request if its limits let it through.
+fn write_treatment(
+    out: &mut String,
+    settings: &Settings,
+    route: &Route,
+    facts: &RequestAttributes<'_>,
+    identity: &ClientIdentity,
+    load: Option<&Load>,
+) -> fmt::Result {
+    let body_bytes = || limits::body_bytes(facts.headers);
+    let is_exempt = (route.policy).exempts(facts.method, facts.headers, body_bytes);
     if is_exempt && route.action.preflights.is_some() {
         return writeln!(out, "  is answered as a preflight of an allowed page");
     }
-    let client = settings.client.client(peer(request), &request.headers);
-    let nat64 = settings.client.nat64_prefixes();
-    let identity = ClientIdentity {
-        account: settings.account.account(&request.headers),
-        ..ClientIdentity::new(client, false, &request.headers, nat64)
-    };
-    action::write_action(out, settings, request, found, route, &identity)?;
+    action::write_action(out, settings, route, facts)?;
     let arrived = ArrivedRequest {
         route,
-        identity: &identity,
+        identity,
         is_exempt,
         load,
     };
@@ -272,7 +302,11 @@ fn write_route(
 }
 
 /// The route that the request would take if its route did not exist.
-fn runner_up<'s>(settings: &'s Settings, request: &Parts, found: &RouteMatch) -> Option<&'s Route> {
+fn runner_up<'s>(
+    settings: &'s Settings,
+    facts: &RequestAttributes<'_>,
+    found: &RouteMatch,
+) -> Option<&'s Route> {
     let others = || {
         settings
             .routes
@@ -281,7 +315,7 @@ fn runner_up<'s>(settings: &'s Settings, request: &Parts, found: &RouteMatch) ->
             .filter(|(index, _)| *index != found.id.0)
     };
     let table = RouteTable::new(others().map(|(_, route)| route.matcher.clone()).collect());
-    let next = table.find(&request.method, &request.uri, &request.headers)?;
+    let next = table.find(facts.method, facts.uri, facts.headers)?;
     others().nth(next.id.0).map(|(_, route)| route)
 }
 
@@ -298,13 +332,12 @@ fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {
 fn write_client(
     out: &mut String,
     settings: &Settings,
-    peer: IpAddr,
-    headers: &HeaderMap,
-) -> Result<Client, fmt::Error> {
-    let rules = &settings.client;
-    let client = rules.client(peer, headers);
-    let header = header_name(rules);
-    let given = headers.contains_key(header);
+    client: &Client,
+    request: &Parts,
+) -> fmt::Result {
+    let header = header_name(&settings.client);
+    let given = request.headers.contains_key(header);
+    let peer = peer(request);
     let why = match (client.peer_is_trusted, given) {
         (true, true) if client.address == client.peer => {
             format!("the peer is a trusted proxy, but its {header} names no client")
@@ -320,8 +353,7 @@ fn write_client(
         (false, false) if client.peer != peer => format!("the peer, whose {peer} stands for it"),
         (false, false) => "the peer itself".to_owned(),
     };
-    writeln!(out, "\nclient: {}\n  {why}", client.address)?;
-    Ok(client)
+    writeln!(out, "\nclient: {}\n  {why}", client.address)
 }
 
 fn header_name(rules: &ClientRules) -> &str {
@@ -332,11 +364,7 @@ fn header_name(rules: &ClientRules) -> &str {
     }
 }
 
-fn write_account(
-    out: &mut String,
-    settings: &Settings,
-    headers: &HeaderMap,
-) -> Result<Option<Account>, fmt::Error> {
+fn write_account(out: &mut String, settings: &Settings, headers: &HeaderMap) -> fmt::Result {
     let rules = &settings.account;
     let found = rules.sources.iter().find_map(|source| {
         let alone = AccountRules {
@@ -346,14 +374,12 @@ fn write_account(
         alone.account(headers).map(|account| (account, source))
     });
     if let Some((account, source)) = found {
-        writeln!(out, "account: {}\n  named by the {}", account.id, source)?;
-        return Ok(Some(account));
+        return writeln!(out, "account: {}\n  named by the {}", account.id, source);
     }
     let asked: Vec<String> = rules.sources.iter().map(ToString::to_string).collect();
     if asked.is_empty() {
-        writeln!(out, "account: none, as none is configured")?;
+        writeln!(out, "account: none, as none is configured")
     } else {
-        writeln!(out, "account: none\n  asked for: {}", asked.join(", "))?;
+        writeln!(out, "account: none\n  asked for: {}", asked.join(", "))
     }
-    Ok(None)
 }

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use weir_limit::time::Nanos;
+use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Algorithm, Mode, Quota, WaitForm};
-use weir_middleware::{HeaderForm, LocalResponse, Redirect, RequestValues};
+use weir_middleware::{ClientIdentity, HeaderForm, LocalResponse, Redirect};
 use weir_rules::{
-    HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable,
-    SpendWhen, ValuePattern,
+    HostPattern, KeySource, Limit, Missing, PathRegex, RequestAttributes, RouteId, RouteMatcher,
+    RouteTable, SpendWhen, ValuePattern,
 };
 use weir_yaml::Lowering;
 
@@ -301,13 +301,16 @@ fn leads_back(redirect: &Redirect, route: &Route, table: &RouteTable) -> Option<
     let found = table.find(method, &uri, &headers)?;
     let rewritten = route.action.rewrite.as_ref();
     let rewritten = rewritten.and_then(|rewrite| rewrite.rewritten(&uri));
-    let location = redirect.location(&RequestValues {
+    let location = redirect.location(&RequestAttributes {
         method,
         uri: rewritten.as_ref().unwrap_or(&uri),
         headers: &headers,
-        identity: None,
+        client: ClientIdentity::UNKNOWN,
+        secure: false,
+        account: None,
         route: "",
-        captures: Some(&found.captures),
+        captures: &found.captures,
+        now: Timestamp::default(),
     })?;
     let location: Uri = location.to_str().ok()?.parse().ok()?;
     if location.host().is_some_and(|other| other != host) {

@@ -53,6 +53,7 @@ pub(super) fn attributes<'a, Q: HttpRequest>(
         uri: request.uri(),
         headers: request.headers(),
         client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
+        secure: identity.is_some_and(|identity| identity.secure),
         account: identity.and_then(|identity| identity.account.as_ref()),
         route,
         captures,

@@ -45,6 +45,7 @@ impl Request {
             uri: &self.uri,
             headers: &self.headers,
             client: self.client,
+            secure: false,
             account: self.account.as_ref(),
             route: "login",
             captures: &self.captures,

@@ -370,6 +370,9 @@ struct CapturedPath {
 }
 
 impl Captures {
+    /// No captures.
+    pub const NONE: &'static Self = &Self(None);
+
     pub(super) fn new(names: &Names, path: &str, spans: Spans) -> Self {
         let captured = (!spans.is_empty()).then(|| CapturedPath {
             names: Arc::clone(names),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use smallvec::SmallVec;
-use weir_rules::is_lookalike;
+use weir_rules::{RequestAttributes, is_lookalike};
 
-use crate::request_template::{RequestTemplate, RequestValues};
+use crate::request_template::RequestTemplate;
 use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::{RequestContext, RequestHead};
 
@@ -39,7 +39,7 @@ pub enum HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    fn render(&self, request: &RequestValues<'_>) -> Option<HeaderValue> {
+    fn render(&self, request: &RequestAttributes<'_>) -> Option<HeaderValue> {
         match self {
             Self::Fixed(value) => Some(value.clone()),
             Self::Template(template) => {
@@ -69,7 +69,7 @@ impl HeaderEdits {
     }
 
     /// The edits for a request.
-    pub fn render(self: &Arc<Self>, request: &RequestValues<'_>) -> RenderedEdits {
+    pub fn render(self: &Arc<Self>, request: &RequestAttributes<'_>) -> RenderedEdits {
         let templates = self.set.iter().chain(&self.add);
         RenderedEdits {
             values: templates
@@ -148,7 +148,7 @@ impl ResponseEdits {
     fn new(edits: &Arc<HeaderEdits>, request: &RequestHead<'_>) -> Self {
         let is_known = RequestContext::unverified(request.extensions).is_none();
         if is_known || !edits.shows_account() {
-            return Self::Rendered(edits.render(&RequestValues::of_head(request)));
+            return Self::Rendered(edits.render(&request.attributes()));
         }
         let mut head = Request::new(());
         *head.method_mut() = request.method.clone();
@@ -166,7 +166,7 @@ impl ResponseEdits {
             Self::Rendered(edits) => edits,
             Self::Unverified { edits, mut request } => {
                 RequestContext::entry(request.extensions_mut()).complete_identity();
-                edits.render(&RequestValues::new(&*request))
+                edits.render(&RequestHead::new(&*request).attributes())
             }
         }
     }
