@@ -22,7 +22,7 @@ use weir_limit::time::{Nanos, Timestamp};
 
 use super::format::{LogLine, Names};
 use super::input::{Chunk, Input, InputError, LogCounts, ParsedChunk, Reading};
-use super::replayer::{PastRequest, Replayer};
+use super::replayer::{PastRequest, Replayer, RequestMaker};
 use super::tally::{Changes, Example, Hashed, Minute, Outcome, Tally};
 
 const SECOND: u64 = 1_000_000_000;
@@ -189,8 +189,7 @@ struct Replays<'r> {
     changes: Changes,
     fidelity: Changes,
     minutes: Minutes,
-    past: PastRequest,
-    is_refused: fn(&Parts) -> bool,
+    requests: RequestMaker,
 }
 
 /// Requests and denials, by minutes since 1970.
@@ -229,8 +228,7 @@ impl<'r> Partition<'r> {
             changes: Changes::default(),
             fidelity: Changes::default(),
             minutes: Minutes::default(),
-            past: PastRequest::default(),
-            is_refused,
+            requests: RequestMaker::new(is_refused),
         };
         Self { window, replays }
     }
@@ -271,14 +269,12 @@ impl<'r> Partition<'r> {
 
 impl Replays<'_> {
     fn replay(&mut self, line: &mut LogLine) {
-        let past = &mut self.past;
-        past.take(line, self.is_refused);
-        let past = &*past;
+        let past = self.requests.request(line);
         let is = self.replayer.arrive(past);
         for variant in &mut self.variants {
             variant.arrive(past);
         }
-        let recorded = past.recorded.filter(|recorded| recorded.is_comparable);
+        let recorded = past.line.recorded.filter(|recorded| recorded.is_comparable);
         let recorded = recorded.map(|recorded| Outcome::new(recorded.decision, recorded.by));
         let names = self.replayer.names();
         let was = match &mut self.baseline {
@@ -302,7 +298,10 @@ impl Replays<'_> {
             }
             None => self.changes.not_compared += 1,
         }
-        let minute = self.minutes.entry(past.at.as_nanos() / MINUTE).or_default();
+        let minute = self
+            .minutes
+            .entry(past.line.at.as_nanos() / MINUTE)
+            .or_default();
         *minute += Minute {
             requests: 1,
             denied: is.is_denied().into(),
@@ -354,10 +353,10 @@ impl Counted {
 }
 
 /// A request whose outcomes differ.
-fn example(past: &PastRequest, was: Outcome, is: Outcome, names: &Names) -> Example {
+fn example(past: PastRequest<'_>, was: Outcome, is: Outcome, names: &Names) -> Example {
     Example {
-        at: past.at,
-        client: past.client,
+        at: past.line.at,
+        client: past.line.client,
         request: format!("{} {}", past.request.method(), past.request.uri().path()),
         was: was.shown(names),
         is: is.shown(names),

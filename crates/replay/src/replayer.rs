@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -28,84 +27,73 @@ const MIN_BUCKETS: usize = 65_536;
 /// After so many lines, a part of the store is swept.
 const SWEEP_EVERY: u64 = 4096;
 
-/// A request of a line, as the layers would get it. One is there for all lines of a partition: to
-/// make another for each would cost more than to decide about it.
-pub struct PastRequest {
-    /// When it was decided about, or arrived.
-    pub at: Timestamp,
-    pub client: IpAddr,
-    pub request: Request<Empty<Bytes>>,
-    pub recorded: Option<Recorded>,
-    targets: TargetMaker,
-    answered: Timestamp,
-    ended: Timestamp,
-    status: Option<StatusCode>,
-    account: Option<Box<str>>,
-    /// The route that it took at the time.
-    route: Option<Box<str>>,
+/// A line, and its request as the layers would get it.
+#[derive(Clone, Copy)]
+pub struct PastRequest<'p> {
+    pub line: &'p LogLine,
+    pub request: &'p Request<Empty<Bytes>>,
     /// Whether it is refused before any limit is asked.
     is_refused: bool,
 }
 
-impl Default for PastRequest {
-    fn default() -> Self {
-        Self {
-            at: Timestamp::default(),
-            client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            request: Request::default(),
-            recorded: None,
-            targets: TargetMaker::default(),
-            answered: Timestamp::default(),
-            ended: Timestamp::default(),
-            status: None,
-            account: None,
-            route: None,
-            is_refused: false,
-        }
-    }
+/// Makes the requests of the lines of a partition, one after the other: to make each anew would cost
+/// more than to decide about it.
+pub struct RequestMaker {
+    request: Request<Empty<Bytes>>,
+    targets: TargetMaker,
+    is_refused: fn(&Parts) -> bool,
 }
 
-impl PastRequest {
-    /// Makes it the request of a line, whose parts it takes.
-    pub fn take(&mut self, line: &mut LogLine, is_refused: fn(&Parts) -> bool) {
-        self.at = line.at;
-        self.client = line.client;
-        self.recorded = line.recorded;
-        self.answered = line.answered;
-        self.ended = line.ended;
-        self.status = line.status;
+impl RequestMaker {
+    pub fn new(is_refused: fn(&Parts) -> bool) -> Self {
+        Self {
+            request: Request::default(),
+            targets: TargetMaker::default(),
+            is_refused,
+        }
+    }
+
+    /// The request of a line, whose method and headers it takes.
+    pub fn request<'p>(&'p mut self, line: &'p mut LogLine) -> PastRequest<'p> {
         let (mut head, body) = std::mem::take(&mut self.request).into_parts();
         head.method = std::mem::take(&mut line.method);
         // The last target goes before the next one is made in its place.
         head.uri = Uri::default();
         let target = self.targets.target(&[&line.target]);
         head.uri = target.map(Uri::from).unwrap_or_default();
-        let details = line.details.take().map(|details| *details);
-        let details = details.unwrap_or_default();
-        head.headers = details.headers;
+        let details = line.details.as_deref_mut();
+        let headers = details.map(|details| std::mem::take(&mut details.headers));
+        head.headers = headers.unwrap_or_default();
         // Where the host is not kept, it must not be missed.
         head.version = match head.headers.contains_key(http::header::HOST) {
             true => Version::HTTP_11,
             false => Version::HTTP_10,
         };
-        self.account = details.account;
-        self.route = details.route;
-        self.is_refused = is_refused(&head);
+        let is_refused = (self.is_refused)(&head);
         self.request = Request::from_parts(head, body);
+        PastRequest {
+            line,
+            request: &self.request,
+            is_refused,
+        }
     }
+}
 
+impl LogLine {
     /// Whether it was denied or kept out at the time, or refused by a status that guessers get.
     fn was_refused(&self) -> bool {
-        let denied = |recorded: &Recorded| Outcome::new(recorded.decision, None).is_denied();
         let refused = |status: StatusCode| matches!(status.as_u16(), 401 | 403 | 429);
-        self.recorded.as_ref().is_some_and(denied) || self.status.is_some_and(refused)
+        self.was_denied() || self.status.is_some_and(refused)
     }
 
     /// The status in the log, if it is that of an upstream: what Weir denied got its own.
     fn upstream_status(&self) -> Option<StatusCode> {
+        self.status.filter(|_| !self.was_denied())
+    }
+
+    fn was_denied(&self) -> bool {
         let denied = |recorded: &Recorded| Outcome::new(recorded.decision, None).is_denied();
-        self.status
-            .filter(|_| !self.recorded.as_ref().is_some_and(denied))
+        self.recorded.as_ref().is_some_and(denied)
     }
 }
 
@@ -184,11 +172,12 @@ impl<'r> Replayer<'r> {
     }
 
     /// Decides about the next request, and returns what came of it.
-    pub fn arrive(&mut self, past: &PastRequest) -> Outcome {
-        self.run_until(past.at);
+    pub fn arrive(&mut self, past: PastRequest<'_>) -> Outcome {
+        let line = past.line;
+        self.run_until(line.at);
         self.lines += 1;
         if self.lines.is_multiple_of(SWEEP_EVERY) {
-            self.simulation.store().sweep(past.at);
+            self.simulation.store().sweep(line.at);
         }
         if past.is_refused {
             self.tally.totals.total += 1;
@@ -201,7 +190,7 @@ impl<'r> Replayer<'r> {
             return outcome;
         }
         let with_headers = self.with_headers_of_route(past);
-        let request = with_headers.as_ref().unwrap_or(&past.request);
+        let request = with_headers.as_ref().unwrap_or(past.request);
         let found = self
             .table
             .find(request.method(), request.uri(), request.headers());
@@ -214,26 +203,27 @@ impl<'r> Replayer<'r> {
         }
         let no_captures = Captures::default();
         let accounts = self.rules.account();
-        let account = past.account.as_deref();
+        let account = line.details.as_deref();
+        let account = account.and_then(|details| details.account.as_deref());
         let account = account.filter(|_| !accounts.sources.is_empty());
         let account = account.map(|shown| accounts.logged(shown));
         let after = RecordedResponse {
             route: index,
-            answered: past.answered,
-            ended: past.ended,
-            status: past.upstream_status(),
-            was_refused: past.was_refused(),
+            answered: line.answered,
+            ended: line.ended,
+            status: line.upstream_status(),
+            was_refused: line.was_refused(),
         };
         let attributes = RequestAttributes {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
-            client: self.rules.client(past.client),
+            client: self.rules.client(line.client),
             secure: false,
             account: account.as_ref(),
             route: route.name(),
             captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
-            now: past.at,
+            now: line.at,
         };
         let limits = &mut self.tally.limits;
         // No log says how long a body was.
@@ -246,7 +236,7 @@ impl<'r> Replayer<'r> {
                     &self.hasher,
                     limits,
                     &decision,
-                    (after, past.at),
+                    (after, line.at),
                 );
             });
         match progress {
@@ -267,8 +257,8 @@ impl<'r> Replayer<'r> {
 
     /// What a limit that cannot be replayed has denied took nothing from other limits, so they are
     /// not asked about it.
-    fn carried_over(&self, past: &PastRequest) -> Option<Outcome> {
-        let recorded = past.recorded?;
+    fn carried_over(&self, past: PastRequest<'_>) -> Option<Outcome> {
+        let recorded = past.line.recorded?;
         let by = recorded.by.filter(|by| self.rules.is_gap(*by))?;
         let outcome = Outcome::new(recorded.decision, Some(by));
         outcome.is_denied().then_some(outcome)
@@ -276,11 +266,11 @@ impl<'r> Replayer<'r> {
 
     /// The request with the headers that its route is found by, if the log says that it took such a
     /// route.
-    fn with_headers_of_route(&self, past: &PastRequest) -> Option<Request<Empty<Bytes>>> {
+    fn with_headers_of_route(&self, past: PastRequest<'_>) -> Option<Request<Empty<Bytes>>> {
         if !self.rules.has_header_matches() {
             return None;
         }
-        let taken = past.route.as_deref()?;
+        let taken = past.line.details.as_ref()?.route.as_deref()?;
         let routes = 0..self.routes.len();
         let mut routes = routes.filter_map(|index| self.rules.route(index));
         let (matcher, _) = routes.find(|(_, name)| ***name == *taken)?;
@@ -414,10 +404,10 @@ fn share(whole: MemorySettings, partitions: usize) -> MemorySettings {
 }
 
 /// Whether the log says that no limit counted this request to options, on a route with CORS.
-fn is_preflight(past: &PastRequest, route: Option<usize>, rules: &Ruleset) -> bool {
+fn is_preflight(past: PastRequest<'_>, route: Option<usize>, rules: &Ruleset) -> bool {
     let unlimited = |recorded: Recorded| recorded.decision == Disposition::Unlimited;
     past.request.method() == Method::OPTIONS
-        && past.recorded.is_some_and(unlimited)
+        && past.line.recorded.is_some_and(unlimited)
         && route.is_some_and(|route| rules.has_cors(route))
 }
 
