@@ -139,7 +139,9 @@ impl Use {
         header.map_or(Self::Nothing, Self::Header)
     }
 
-    /// Takes a value. `None` if there is one already, or it is not one for the field.
+    /// Takes a value. `None` if there is one already, or it is not one for the field. It is inlined, as
+    /// the call would take as long as many a field.
+    #[inline(always)]
     fn take<'l>(self, line: &mut LogEntry<'l>, value: Plain<'l>) -> Option<()> {
         match self {
             Self::Text(of) => set(of(line), value.text()?),
@@ -159,7 +161,11 @@ impl Use {
 /// The names of fields, in the order of lines. Nearly every line has those of the line before it,
 /// and to compare a name takes less time than to find its end and its use.
 #[derive(Debug, Default)]
-pub(super) struct Layout(Vec<(Box<str>, Use)>);
+pub(super) struct Layout {
+    known: Vec<(Box<str>, Use)>,
+    /// Whether headers are not wanted, which takes less time.
+    skips_headers: bool,
+}
 
 const MAX_NAMES: usize = 64;
 
@@ -167,11 +173,18 @@ const MAX_NAMES: usize = 64;
 const MAX_MISSING_NAMES: usize = 4;
 
 impl Layout {
+    pub(super) fn new(skips_headers: bool) -> Self {
+        Self {
+            skips_headers,
+            ..Self::default()
+        }
+    }
+
     /// Reads the next name of a line, which is expected at `index`.
     fn next(&mut self, line: &mut PlainJson<'_>, index: &mut usize) -> Option<Use> {
         let rest = line.line.as_bytes().get(line.at..)?;
         let expected = self
-            .0
+            .known
             .iter()
             .skip(*index)
             .take(MAX_MISSING_NAMES)
@@ -184,11 +197,15 @@ impl Layout {
             }
         }
         let start = line.at;
-        let of_field = Use::of(line.text()?);
+        let of_field = match Use::of(line.text()?) {
+            Use::Header(_) if self.skips_headers => Use::Nothing,
+            of_field => of_field,
+        };
         line.skip(b':')?;
-        if self.0.len() < MAX_NAMES {
+        if self.known.len() < MAX_NAMES {
             let name = line.line.get(start..line.at)?.into();
-            self.0.insert((*index).min(self.0.len()), (name, of_field));
+            let place = (*index).min(self.known.len());
+            self.known.insert(place, (name, of_field));
             *index += 1;
         }
         Some(of_field)
@@ -715,7 +732,7 @@ mod tests {
             let read = LogEntry::plain(line, &mut layout);
             assert!(read.is_some(), "{line}");
             assert_eq!(read, plain(line), "{line}");
-            assert!(layout.0.len() <= MAX_NAMES);
+            assert!(layout.known.len() <= MAX_NAMES);
         }
     }
 

@@ -166,7 +166,7 @@ impl Format {
             format: self,
             make: LineMaker::new(options),
             last_time: (Vec::new(), None),
-            layout: Layout::default(),
+            layout: Layout::new(!options.detail_set.headers),
             json_names: match &self.form.shape {
                 Shape::Json(form) => NameTree::new(form),
                 _ => NameTree::default(),
