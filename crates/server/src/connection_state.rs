@@ -64,7 +64,7 @@ pub(super) struct ConnectionState {
     /// connection fits 768 bytes, a size class of jemalloc. The task is most of the memory of an
     /// idle connection.
     pub(super) bounds: ClientBounds,
-    alt_svc: AltSvc,
+    alt_svc: Option<AltSvc>,
     /// Requests that are served, and request bodies that may still be read.
     in_flight: AtomicU32,
     /// Bytes of the heads of these requests, over HTTP/2 and HTTP/3.
@@ -98,12 +98,12 @@ impl ConnectionState {
         requests: StripedGauge,
         bounds: ClientBounds,
     ) -> Arc<Self> {
-        Self::telling(AltSvc::default(), draining, requests, bounds)
+        Self::telling(None, draining, requests, bounds)
     }
 
     /// The same, whose responses tell of other services.
     pub(super) fn telling(
-        alt_svc: AltSvc,
+        alt_svc: Option<AltSvc>,
         draining: Draining,
         requests: StripedGauge,
         bounds: ClientBounds,
@@ -271,7 +271,7 @@ impl InFlight {
 
     /// What responses say of other services.
     pub(super) fn alt_svc(&self) -> Option<&HeaderValue> {
-        self.0.alt_svc.value()
+        self.0.alt_svc.as_ref()?.value()
     }
 
     /// Counts a head of HTTP/2, for which there is room.

@@ -56,8 +56,8 @@ pub struct Transport {
     pub tls: Option<Tls>,
     /// Challenges of ACME servers on its connections.
     pub challenges: Challenges,
-    /// What responses say of the listener's other services.
-    pub alt_svc: AltSvc,
+    /// What responses say of the listener's other services, if it may have some.
+    pub alt_svc: Option<AltSvc>,
     /// Refuses connections of some peers.
     pub peer_filter: Option<PeerFilter>,
 }
@@ -219,7 +219,7 @@ where
 struct Accepted {
     connection: Connection,
     challenges: Option<Challenges>,
-    alt_svc: AltSvc,
+    alt_svc: Option<AltSvc>,
     open: Open,
     context: Arc<ConnectionContext>,
     draining: Draining,

@@ -35,7 +35,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 pub struct StreamServer<M> {
     context: Arc<ConnectionContext>,
     make: M,
-    alt_svc: AltSvc,
+    alt_svc: Option<AltSvc>,
     open: OpenConnections,
     draining: Draining,
 }
@@ -99,7 +99,7 @@ impl Http {
     pub fn stream_server<M>(
         &self,
         make: M,
-        alt_svc: AltSvc,
+        alt_svc: Option<AltSvc>,
         draining: Draining,
     ) -> StreamServer<M> {
         StreamServer {

@@ -45,7 +45,7 @@ struct Opening {
     workers: NonZeroUsize,
     left: Arc<Mutex<Vec<WorkerSocket>>>,
     opened: watch::Sender<bool>,
-    alt_svc: AltSvc,
+    alt_svc: Option<AltSvc>,
     /// What clients are told.
     port: u16,
     max_age: Duration,
@@ -55,7 +55,9 @@ impl Opening {
     fn open(&self) -> io::Result<()> {
         *self.left.lock() = weir_http3::bind(self.address, self.only_v6, self.workers)?;
         self.opened.send_replace(true);
-        self.alt_svc.announce("h3", self.port, self.max_age);
+        if let Some(alt_svc) = &self.alt_svc {
+            alt_svc.announce("h3", self.port, self.max_age);
+        }
         tracing::info!(address = %self.address, "listens for HTTP/3");
         Ok(())
     }

@@ -160,13 +160,14 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// What a listener tells of others; of HTTP/3 once it is served.
-fn alt_svc(listener: &Listener) -> AltSvc {
+/// What a listener tells of others, if it may have some; of HTTP/3 once it is served.
+fn alt_svc(listener: &Listener) -> Option<AltSvc> {
+    let service = listener.alt_service?;
     let alt_svc = AltSvc::default();
-    if listener.alt_service == Some(AltService::Withdrawn) {
+    if service == AltService::Withdrawn {
         alt_svc.clear();
     }
-    alt_svc
+    Some(alt_svc)
 }
 
 /// Starts the same command again, perhaps of a newer version, to take the place of this process.
