@@ -54,7 +54,8 @@ pub struct Limit {
     /// None when only subjects with an override are counted.
     quota: Option<Quota>,
     missing: Missing,
-    overrides: Overrides,
+    /// None where no subject has other parameters.
+    overrides: Option<Box<Overrides>>,
 }
 
 impl Limit {
@@ -78,7 +79,7 @@ impl Limit {
             schema: KeySchema::new(per, key),
             quota: quota.into(),
             missing,
-            overrides: Overrides::default(),
+            overrides: None,
         })
     }
 
@@ -132,7 +133,7 @@ impl Limit {
     pub fn add_override(&mut self, added: impl Into<Arc<Override>>) -> Result<(), IdError> {
         let added = added.into();
         let pattern = self.schema.pattern(&added.id)?;
-        let result = self.overrides.add(pattern, Arc::clone(&added));
+        let result = (self.overrides.get_or_insert_default()).add(pattern, Arc::clone(&added));
         result.map_err(|earlier| IdError::Duplicate {
             id: added.id.clone(),
             earlier: earlier.id.clone(),
@@ -173,7 +174,8 @@ impl Limit {
     /// The overrides, in no order, and whether they are in force: neither those that have ended,
     /// nor those that one by the admin API replaces.
     pub fn overrides_at(&self, now: Timestamp) -> impl Iterator<Item = (&Override, bool)> {
-        self.overrides.iter(now)
+        let overrides = self.overrides.iter();
+        overrides.flat_map(move |overrides| overrides.iter(now))
     }
 
     /// How an override of this limit covers more than one subject.
@@ -183,8 +185,9 @@ impl Limit {
 
     fn wildcards_of(&self, source: &KeySource) -> Vec<&Wildcard> {
         let part = self.per().iter().position(|known| known == source);
-        part.map(|part| self.overrides.wildcards_of(part))
-            .unwrap_or_default()
+        let overrides = self.overrides.as_ref().zip(part);
+        let wildcards = overrides.map(|(overrides, part)| overrides.wildcards_of(part));
+        wildcards.unwrap_or_default()
     }
 
     /// Whether an override has a wildcard for names that are known by their hashes alone.
@@ -234,11 +237,13 @@ impl Limit {
         let mut key = BucketKey::from(&*self.prefix);
         let texts = self.schema.write_id(id, &mut key)?;
         let (per, subject) = (self.per(), self.subject_in(&key));
-        Ok(self.overrides.find(subject, now, || IdSubject {
+        let parts = || IdSubject {
             per,
             texts,
             subject,
-        }))
+        };
+        let overrides = self.overrides.as_ref();
+        Ok(overrides.and_then(|overrides| overrides.find(subject, now, parts)))
     }
 
     /// The override of a request whose bucket has this key.
@@ -247,9 +252,7 @@ impl Limit {
         key: &BucketKey,
         attributes: &RequestAttributes<'_>,
     ) -> Option<&Override> {
-        if self.overrides.is_empty() {
-            return None;
-        }
+        let overrides = self.overrides.as_ref()?;
         let subject = self.subject_in(key);
         let per = self.per();
         let parts = || RequestSubject {
@@ -258,7 +261,7 @@ impl Limit {
             attributes,
             subject,
         };
-        self.overrides.find(subject, attributes.now, parts)
+        overrides.find(subject, attributes.now, parts)
     }
 
     fn subject_in<'k>(&self, key: &'k BucketKey) -> &'k str {

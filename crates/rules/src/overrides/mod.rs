@@ -114,10 +114,6 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    pub(super) fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.tree.is_none()
-    }
-
     /// # Errors
     /// When there is one of the same id and origin already; it is returned.
     pub(super) fn add(
