@@ -21,7 +21,7 @@ use weir_middleware::{
 use weir_proxy::{Protocol, Server};
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::OnFailure;
-use weir_telemetry::{Disposition, ListenerKind, Metrics, Tracer};
+use weir_telemetry::{Disposition, ListenerKind, Metrics, Tail, Tracer};
 
 use super::upstreams::ActiveUpstream;
 
@@ -67,6 +67,8 @@ pub struct SharedState {
     waits: WaitSpreader,
     /// Traces requests, if that is configured.
     tracer: Option<Arc<Tracer>>,
+    /// Those who watch requests by the admin API, where there is one.
+    pub(super) tail: Option<Arc<Tail>>,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -77,6 +79,7 @@ impl SharedState {
             access: AccessState::new(metrics),
             waits: WaitSpreader::default(),
             tracer,
+            tail: Some(Arc::clone(metrics.tail())),
             metrics: Arc::clone(metrics),
         }
     }
@@ -186,7 +189,8 @@ impl Layers {
                 settings.log_denied_per_second,
                 correlate.traces(),
                 metrics,
-            ),
+            )
+            .watched_by(shared.tail.clone()),
             show_request_id: ShowRequestIdLayer::new(correlate.makes_ids()),
             correlate,
             format: ResponseFormatLayer::new(of_all, formats_by_route),

@@ -48,8 +48,8 @@ struct Settings {
     unrouted: Arc<RouteMetrics>,
     /// Whether queries are logged, which may hold secrets.
     queries: bool,
-    /// Those who watch requests.
-    tail: Arc<Tail>,
+    /// Those who watch requests; none where nobody can.
+    tail: Option<Arc<Tail>>,
     /// Whether requests have traces.
     traces: bool,
     denied: Option<Arc<DeniedLines>>,
@@ -127,10 +127,17 @@ impl AccessLogLayer {
         Self(Arc::new(Settings {
             unrouted: Arc::new(metrics.unrouted().on(listener)),
             queries,
-            tail: Arc::clone(metrics.tail()),
+            tail: None,
             traces,
             denied,
         }))
+    }
+
+    /// Shows requests as they finish to those who watch them there.
+    #[must_use]
+    pub fn watched_by(self, tail: Option<Arc<Tail>>) -> Self {
+        let settings = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(Settings { tail, ..settings }))
     }
 }
 
@@ -365,8 +372,8 @@ impl Record {
         let context = request.extensions().get::<RequestContext>();
         let routed = context.and_then(|context| context.routed.as_ref());
         let route = routed.map(|routed| &routed.route.metrics);
-        let is_watched = settings.tail.is_watched();
-        let watched = || is_watched.then(|| Arc::clone(&settings.tail));
+        let tail = settings.tail.as_ref();
+        let watched = tail.filter(|tail| tail.is_watched());
         Self {
             since: loop_time::now(),
             route: Arc::clone(route.unwrap_or(&settings.unrouted)),
@@ -375,8 +382,8 @@ impl Record {
             decision: Disposition::Unlimited,
             bytes: 0,
             complete: false,
-            line: (is_watched || is_logged() || settings.traces)
-                .then(|| LogLine::new(request, context, settings, watched())),
+            line: (watched.is_some() || is_logged() || settings.traces)
+                .then(|| LogLine::new(request, context, settings, watched.cloned())),
         }
     }
 
