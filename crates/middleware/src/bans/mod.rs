@@ -53,6 +53,16 @@ impl BanPolicy {
         !(self.limits.is_empty() && self.statuses.is_empty() && self.paths.is_empty())
     }
 
+    /// Whether it keeps anybody out.
+    pub fn acts(&self) -> bool {
+        self.enforcement != Enforcement::NONE
+    }
+
+    /// Whether it keeps out all whom it bans.
+    pub fn acts_on_all(&self) -> bool {
+        !self.enforcement.is_partial()
+    }
+
     /// The first of these limits whose denials are strikes.
     fn striking<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<&Arc<str>> {
         limits.find_map(|denier| self.limits.iter().find(|limit| ***limit == *denier))

@@ -60,7 +60,7 @@ pub struct ConcurrencySettings {
 
 impl ConcurrencySettings {
     /// Whether any request is shed, and not only logged and counted.
-    pub(crate) fn sheds(&self) -> bool {
+    pub fn sheds(&self) -> bool {
         self.enforcement > Enforcement::NONE
     }
 }

@@ -45,6 +45,13 @@ pub struct OverloadSettings {
     pub enforcement: Enforcement,
 }
 
+impl OverloadSettings {
+    /// Whether any request is shed, and not only logged and counted.
+    pub fn sheds(&self) -> bool {
+        self.enforcement > Enforcement::NONE
+    }
+}
+
 /// Sheds requests of workers that are overloaded.
 #[derive(Clone, Debug)]
 pub struct OverloadShedding {

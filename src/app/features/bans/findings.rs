@@ -8,7 +8,7 @@ use weir_console::findings::{
     RemedyAction,
 };
 use weir_limit::time::Nanos;
-use weir_rules::{Ban, Enforcement, Limit};
+use weir_rules::{Ban, Limit};
 use weir_telemetry::Refusals;
 use weir_yaml::{HumanDuration, pluralized};
 
@@ -86,8 +86,7 @@ pub(super) fn remedy(settings: &Settings, of: &Finding<'_>) -> Option<Remedy> {
 /// The ban that counts the same as a limit, so that its subjects can be banned.
 fn ban_for<'s>(settings: &'s Settings, limit: &Limit) -> Option<&'s Ban> {
     let mut bans = settings.access.bans.iter();
-    let acts = bans
-        .find(|policy| policy.ban.per() == limit.per() && policy.enforcement != Enforcement::NONE);
+    let acts = bans.find(|policy| policy.ban.per() == limit.per() && policy.acts());
     acts.map(|policy| &*policy.ban)
 }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use weir_config::Settings;
 use weir_limit::time::Timestamp;
 use weir_middleware::{RefusedPeer, Treatment};
-use weir_rules::{Ban, Banned, Enforcement};
+use weir_rules::{Ban, Banned};
 use weir_server::{FilteredPeers, PeerFilter};
 use weir_socket_filter::{FilterTooLong, PeerSet, Program};
 use weir_store::Store;
@@ -41,7 +41,8 @@ const AGE_INTERVAL: Duration = Duration::from_secs(60);
 /// Whose connections are refused, by a configuration.
 #[derive(Default)]
 pub(in crate::app) struct RefusalRules {
-    bans: Vec<(Arc<Ban>, Enforcement)>,
+    /// Each with whether it keeps out all whom it bans.
+    bans: Vec<(Arc<Ban>, bool)>,
     blocked: Vec<IpNet>,
     /// Whose connections never are.
     exempt: Vec<IpNet>,
@@ -60,7 +61,7 @@ impl RefusalRules {
         ];
         Self {
             bans: refusing
-                .map(|it| (Arc::clone(&it.ban), it.enforcement))
+                .map(|it| (Arc::clone(&it.ban), it.acts_on_all()))
                 .collect(),
             blocked: blocked.into_iter().flatten().collect(),
             exempt: access.lists.allow.networks().chain(loopback).collect(),
@@ -160,10 +161,7 @@ impl SharedBans {
     fn candidates(&self, rules: &RefusalRules) -> Vec<Candidate> {
         let now = self.clock.now();
         let known = self.known.refused_peers().list(now);
-        let whole = rules
-            .bans
-            .iter()
-            .filter(|(_, enforcement)| !enforcement.is_partial());
+        let whole = rules.bans.iter().filter(|(_, acts_on_all)| *acts_on_all);
         let standing = whole.flat_map(|(ban, _)| self.known.standing_of(ban.name()));
         let standing = standing.filter_map(|(banned, until)| {
             let network = match banned {
@@ -333,7 +331,7 @@ mod tests {
 
     fn rules(ban: &Arc<Ban>) -> RefusalRules {
         RefusalRules {
-            bans: vec![(Arc::clone(ban), Enforcement::FULL)],
+            bans: vec![(Arc::clone(ban), true)],
             blocked: vec!["192.0.2.0/24".parse().unwrap()],
             exempt: Vec::new(),
         }

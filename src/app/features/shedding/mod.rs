@@ -4,12 +4,13 @@
 mod load;
 
 use std::fmt::{self, Write};
+use std::time::Duration;
 
 use weir_config::Settings;
 use weir_console::findings::GatewayFinding;
 use weir_limit::{ConcurrencyBounds, Priority, ShedLevel};
 use weir_middleware::ConcurrencySettings;
-use weir_rules::{Access, Enforcement};
+use weir_rules::Access;
 use weir_telemetry::{ConcurrencySample, Failures};
 use weir_yaml::HumanDuration;
 
@@ -66,7 +67,7 @@ fn write_shedding(
     if let Some(overload) = overload {
         let late = HumanDuration(overload.max_delay);
         let when = format!("while its worker is more than {late} late");
-        write_when(out, priority, &when, overload.enforcement)?;
+        write_when(out, priority, &when, overload.sheds())?;
         if let Some(load) = load {
             write_workers(out, priority, &load.workers)?;
         }
@@ -78,7 +79,7 @@ fn write_shedding(
             false => "as many as it can handle".to_owned(),
         };
         let when = format!("while {most} requests are in flight to its upstream");
-        write_when(out, priority, &when, limited.enforcement)?;
+        write_when(out, priority, &when, limited.sheds())?;
         let sample = load.and_then(|load| load.upstreams.get(route.upstream?.0)?.as_ref());
         if let Some(sample) = sample {
             write_upstream(out, limited, sample)?;
@@ -87,17 +88,9 @@ fn write_shedding(
     Ok(())
 }
 
-fn write_when(
-    out: &mut String,
-    priority: Priority,
-    when: &str,
-    enforcement: Enforcement,
-) -> fmt::Result {
+fn write_when(out: &mut String, priority: Priority, when: &str, sheds: bool) -> fmt::Result {
     let priority = priority.as_str();
-    let dry = match enforcement {
-        Enforcement::NONE => ", in a dry run",
-        _ => "",
-    };
+    let dry = if sheds { "" } else { ", in a dry run" };
     writeln!(out, "  is shed with priority {priority} {when}{dry}")
 }
 
@@ -125,10 +118,10 @@ fn write_upstream(
         waiting,
         ..
     } = sample;
-    let outcome = match limited.enforcement {
+    let outcome = match limited.max_wait {
         _ if taken < limit => "would not be shed",
-        Enforcement::NONE => "would be let through all the same",
-        _ if limited.max_wait.is_some_and(|wait| wait.is_zero()) => "would be shed",
+        _ if !limited.sheds() => "would be let through all the same",
+        Some(Duration::ZERO) => "would be shed",
         _ => "would wait for a slot, or be shed",
     };
     writeln!(
