@@ -349,10 +349,7 @@ impl LogLine {
     /// What Weir itself took: until the head of the response was there, without the upstream's part
     /// of it. None if the request was made to wait.
     fn own_time(&self, decision: Disposition) -> Option<Duration> {
-        let waits = matches!(
-            decision,
-            Disposition::Delayed | Disposition::Shadowed | Disposition::Tarpitted
-        );
+        let waits = decision.is_made_to_wait();
         let upstream = self.upstream.as_ref().map(|upstream| upstream.head);
         let head = self
             .head

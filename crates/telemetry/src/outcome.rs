@@ -164,6 +164,11 @@ impl Verdict {
         is_banned || self.listed.is_some()
     }
 
+    /// The name of the limit or ban that denied, or would have.
+    pub fn decider(&self) -> Option<&Arc<str>> {
+        self.denied_by.as_ref().or(self.banned_by.as_ref())
+    }
+
     /// Takes over what a dry run has marked, unless it has a mark of its own.
     #[inline]
     pub fn take_mark(&mut self, other: &Self) {
@@ -192,19 +197,73 @@ impl ListenerKind {
     }
 }
 
+/// What a disposition says of its request beside the decision.
+#[derive(Clone, Copy)]
+struct Meaning {
+    /// It was kept from its upstream.
+    is_refused: bool,
+    /// A limit, a ban or a list did that.
+    is_denied: bool,
+    /// It was made to wait on purpose.
+    is_made_to_wait: bool,
+}
+
+const PASSES: Meaning = Meaning {
+    is_refused: false,
+    is_denied: false,
+    is_made_to_wait: false,
+};
+
+const REFUSED: Meaning = Meaning {
+    is_refused: true,
+    ..PASSES
+};
+
+const DENIED: Meaning = Meaning {
+    is_denied: true,
+    ..REFUSED
+};
+
 impl Disposition {
+    /// The table of dispositions, whose columns are asked below.
+    const fn meaning(self) -> Meaning {
+        match self {
+            Self::Allowed
+            | Self::WouldDeny
+            | Self::Unlimited
+            | Self::FailedOpen
+            | Self::Unrouted => PASSES,
+            Self::Delayed => Meaning {
+                is_made_to_wait: true,
+                ..PASSES
+            },
+            Self::Denied | Self::Diverted | Self::Dropped => DENIED,
+            Self::Shadowed | Self::Tarpitted => Meaning {
+                is_made_to_wait: true,
+                ..DENIED
+            },
+            Self::Unavailable | Self::Shed => REFUSED,
+        }
+    }
+
     /// Whether the request was kept from its upstream.
     pub const fn is_refused(self) -> bool {
-        matches!(
-            self,
-            Self::Denied
-                | Self::Shadowed
-                | Self::Diverted
-                | Self::Tarpitted
-                | Self::Dropped
-                | Self::Unavailable
-                | Self::Shed
-        )
+        self.meaning().is_refused
+    }
+
+    /// Whether limits, bans and lists let the request through.
+    pub const fn lets_through(self) -> bool {
+        !self.meaning().is_refused
+    }
+
+    /// Whether a limit, a ban or a list kept the request from its upstream.
+    pub const fn is_denied(self) -> bool {
+        self.meaning().is_denied
+    }
+
+    /// Whether the request was made to wait on purpose, whatever became of it.
+    pub const fn is_made_to_wait(self) -> bool {
+        self.meaning().is_made_to_wait
     }
 
     /// Whether the store was asked, and decided: where it is out of reach, or the request is shed
@@ -216,25 +275,6 @@ impl Disposition {
     /// The disposition with this word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
-    }
-
-    /// Whether limits, bans and lists let the request through.
-    pub const fn lets_through(self) -> bool {
-        match self {
-            Self::Allowed
-            | Self::Delayed
-            | Self::WouldDeny
-            | Self::Unlimited
-            | Self::FailedOpen
-            | Self::Unrouted => true,
-            Self::Denied
-            | Self::Shadowed
-            | Self::Diverted
-            | Self::Tarpitted
-            | Self::Dropped
-            | Self::Unavailable
-            | Self::Shed => false,
-        }
     }
 
     pub(super) const fn index(self) -> usize {
