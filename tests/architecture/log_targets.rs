@@ -1,6 +1,6 @@
 //! Filters in configurations name the targets of log lines. A crate's log lines say theirs, as
-//! otherwise they would have the crate's name in place of `weir`. And docs/LOGS.md says what to do
-//! about each warning and error.
+//! otherwise they would have the crate's name in place of `weir`; an event in the room of its
+//! feature has that of all events. And docs/LOGS.md says what to do about each warning and error.
 
 use std::fs;
 
@@ -32,6 +32,7 @@ fn log_lines_of_crates_have_the_target_of_their_module() {
                 let arguments = code[start + call.len()..].trim_start();
                 let is_right = arguments.starts_with(&format!("target: {target}"))
                     || arguments.starts_with("target: AUDIT_TARGET")
+                    || arguments.starts_with("target: events::TARGET")
                     || (arguments.starts_with("target: TARGET")
                         && code.contains(&format!("const TARGET: &str = {target};")));
                 if !is_right && !continues_a_name(&code, start) {

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, error, field, info, warn};
 
-use super::{BanMetrics, Handshake, Metrics, ProxyHeader, ServerMetrics};
+use super::{Handshake, Metrics, ProxyHeader, ServerMetrics};
 
 /// The target of these lines, as filters of the log name it.
 pub const TARGET: &str = "weir::telemetry::events";
@@ -188,14 +188,6 @@ pub fn store_clock_unknown(cause: &dyn Error) {
 pub fn accept_failed(metrics: &ServerMetrics, listener: SocketAddr, cause: &std::io::Error) {
     metrics.accept_errors.inc();
     error!(target: TARGET, %listener, %cause, "cannot accept a connection");
-}
-
-/// A ban begins. What may be a secret is hashed in `subject`; `offence` counts those that are not
-/// forgotten.
-pub fn ban_begun(metrics: &BanMetrics, ban: &str, subject: &str, offence: usize, length: Duration) {
-    metrics.begun();
-    let duration_s = length.as_secs_f64();
-    info!(target: TARGET, ban, subject, offence, duration_s, "ban begun");
 }
 
 /// A handshake failed. Clients of all kinds cause that, so it is logged for debugging alone.

@@ -11,7 +11,6 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKey, Decision, Transaction};
 use weir_rules::RequestAttributes;
 use weir_store::Outcome;
-use weir_telemetry::events;
 
 use super::refused_peers::RefusedPeer;
 use super::told_waits::DeniedSubject;
@@ -340,7 +339,7 @@ impl Strike {
         }
         let length = ban.schedule().length(offence);
         let (name, subject) = (ban.name(), self.subject.as_str());
-        events::ban_begun(&self.ban.metrics, name, subject, offence, length);
+        self.ban.metrics.begun(name, subject, offence, length);
         self.ban.known.begun(BegunBan {
             ban: Arc::clone(ban.name()),
             subject: self.subject.as_str().to_owned(),

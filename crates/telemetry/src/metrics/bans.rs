@@ -1,11 +1,14 @@
 //! Metrics of the banned and the blocked.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::info;
 
 use super::handles::{DecisionSample, GaugeGuard};
 use super::page::{Family, Name, Page};
 use super::{Counter, Gauge, Metrics};
-use crate::Disposition;
+use crate::{Disposition, events};
 
 /// The metrics of the banned and the blocked.
 #[derive(Clone, Debug, Default)]
@@ -67,8 +70,12 @@ impl Bans {
 }
 
 impl BanMetrics {
-    pub(crate) fn begun(&self) {
+    /// A ban of this name begins. What may be a secret is hashed in `subject`; `offence` counts
+    /// those that are not forgotten.
+    pub fn begun(&self, ban: &str, subject: &str, offence: usize, length: Duration) {
         self.begun.inc();
+        let duration_s = length.as_secs_f64();
+        info!(target: events::TARGET, ban, subject, offence, duration_s, "ban begun");
     }
 
     /// The counts until now.
