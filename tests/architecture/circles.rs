@@ -296,7 +296,10 @@ fn names_are_found_where_they_are_defined() {
     assert_eq!(home("limit::Quota"), "weir_limit::quota");
     assert_eq!(home("app::stack"), "app::stack");
     assert_eq!(home("time::Timestamp"), "weir_limit::time");
-    assert_eq!(home("weir_middleware::BanPolicy"), "weir_middleware::bans");
+    assert_eq!(
+        home("weir_middleware::BanPolicy"),
+        "weir_middleware::access::bans"
+    );
     let cors = "weir_middleware::steps::cors";
     assert_eq!(home("weir_middleware::Cors"), cors);
     assert_eq!(home("middleware::Cors"), cors);

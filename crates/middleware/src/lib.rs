@@ -11,9 +11,9 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod access_log;
 mod backend;
-mod bans;
 mod concurrency;
 #[cfg(feature = "decoys")]
 pub mod decoy;
@@ -48,9 +48,10 @@ use std::sync::Arc;
 
 use http::Extensions;
 
+pub use access::treatment::ShadowOwner;
+pub use access::*;
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::{Backend, BackgroundTasks};
-pub use bans::*;
 pub use concurrency::*;
 pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, SubrequestError};
 pub use forwarded::{Forwarded, ForwardedLayer};
@@ -78,7 +79,7 @@ pub use response_body::{BodyCoder, ResponseBody};
 pub use response_format::{ResponseFormat, ResponseFormatLayer};
 #[cfg(feature = "config")]
 pub use response_keys::RejectionKeys;
-pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
+pub use route::{Route, RouteLayer, RouteState, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 pub use steps::*;
 pub use weir_http::request::{BoxedRequest, HttpRequest, WebSocketStream};

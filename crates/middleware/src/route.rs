@@ -16,11 +16,9 @@ use weir_limit::Priority;
 use weir_rules::{Captures, KeySource, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
-use super::bans::{AccessControl, PreparedTreatment};
+use super::access::{AccessControl, RouteTreatments};
 use super::concurrency::RouteConcurrency;
-use super::decoy::{self, Shadow};
 use super::identify::RequestHead;
-use super::rate_limit::on_denied::OnDenied;
 use super::rate_limit::policy::{PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
 use super::request_bounds::RequestBounds;
@@ -28,13 +26,13 @@ use super::route_action::{RequestAction, RouteAction};
 use super::steps::ResponseSteps;
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 
-/// A route's policy, metrics, decoys and upstream, made once for a configuration.
+/// A route's policy, metrics, treatments and upstream, made once for a configuration.
 #[derive(Clone)]
 pub struct RouteState {
     pub(super) policy: RoutePolicy<PreparedLimit>,
     pub(super) metrics: Arc<RouteMetrics>,
-    /// The decoys of clients that are kept out. Each learns from this route's answers alone.
-    decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
+    /// What those get that are not let through, as far as it learns from this route's responses.
+    pub(super) treatments: RouteTreatments,
     pub(super) upstream: Option<UpstreamId>,
     /// The version of HTTP by which the upstream's responses come.
     #[cfg_attr(
@@ -97,8 +95,8 @@ impl RouteState {
             counts_addresses: policy
                 .counts_by(|source| matches!(source, KeySource::Address { .. })),
             concealed: policy.cost_headers(),
+            treatments: RouteTreatments::new(&policy.on_denied),
             policy: policy.prepare(metrics),
-            decoys: Vec::new(),
             upstream: None,
             upstream_version: Version::HTTP_11,
             concurrency: None,
@@ -162,13 +160,8 @@ impl RouteState {
 
     /// The same route behind these lists and bans.
     pub(super) fn with_access_control(self, access: &AccessControl) -> Self {
-        let decoys = access.treatments().filter_map(|treatment| {
-            let decoy = treatment.decoy()?;
-            let shadow = Shadow::new(Arc::clone(decoy));
-            Some((Arc::clone(treatment), Arc::new(shadow)))
-        });
         Self {
-            decoys: decoys.collect(),
+            treatments: self.treatments.behind(access),
             ..self
         }
     }
@@ -189,38 +182,6 @@ impl RouteState {
             policy: self.policy.unshared(),
             ..self.clone()
         }
-    }
-
-    pub(super) fn decoy(&self, treatment: &Arc<PreparedTreatment>) -> Option<&Arc<Shadow>> {
-        let mut decoys = self.decoys.iter();
-        let found = decoys.find(|(of, _)| Arc::ptr_eq(of, treatment));
-        found.map(|(_, shadow)| shadow)
-    }
-
-    /// The decoys that learn from all answers, whether a limit applied or not.
-    pub(super) fn decoys(&self) -> impl Iterator<Item = &Arc<Shadow>> {
-        self.decoys.iter().map(|(_, shadow)| shadow)
-    }
-
-    /// Whether something learns from all responses, whether a limit applied or not.
-    pub(super) fn learns_from_all(&self) -> bool {
-        !self.decoys.is_empty()
-    }
-
-    /// The decoys of the route: that of its limits, and those of bans and of the block list.
-    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> + Clone {
-        let of_limits = match &self.policy.on_denied {
-            OnDenied::Shadow(shadow) => Some((ShadowOwner::Limits, &**shadow)),
-            OnDenied::Reject(_) => None,
-        };
-        let of_treatments = self.decoys.iter().map(|(treatment, shadow)| {
-            let of = match &treatment.ban {
-                Some(ban) => ShadowOwner::Ban(ban),
-                None => ShadowOwner::BlockList,
-            };
-            (of, &**shadow)
-        });
-        of_limits.into_iter().chain(of_treatments)
     }
 
     /// How large requests may be.
@@ -253,22 +214,16 @@ impl RouteState {
 
     /// Whether the upstream's responses may have headers that are not for clients.
     pub(super) fn conceals(&self) -> bool {
-        !self.concealed.is_empty() || self.has_decoy()
+        !self.concealed.is_empty() || self.treatments.conceal_anything()
     }
 
-    fn has_decoy(&self) -> bool {
-        self.shadows().next().is_some()
-    }
-
-    /// Removes the headers that the upstream sends to Weir alone, and those that would tell decoys
-    /// from real responses.
+    /// Removes the headers that the upstream sends to Weir alone, and those that would tell made-up
+    /// responses from real ones.
     pub(super) fn conceal(&self, headers: &mut HeaderMap) {
         for name in &self.concealed {
             headers.remove(name);
         }
-        if self.has_decoy() {
-            decoy::withhold(headers, self.shadows().map(|(_, shadow)| shadow));
-        }
+        self.treatments.conceal(headers);
     }
 
     pub(super) fn is_limited(&self) -> bool {
@@ -279,17 +234,6 @@ impl RouteState {
     pub fn name(&self) -> &str {
         &self.policy.name
     }
-}
-
-/// What on a route uses a decoy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShadowOwner<'r> {
-    /// Clients that the route's limits deny.
-    Limits,
-    /// Clients that this ban bans.
-    Ban(&'r str),
-    /// Clients on the block list.
-    BlockList,
 }
 
 /// Finds the routes of requests and leaves them in the requests' [`RequestContext`]s.
@@ -315,22 +259,14 @@ impl RouteLayer {
         self.0.states.iter()
     }
 
-    /// Lets decoys know what those of the same routes and bans have learnt so far.
+    /// Takes over what the same routes have learnt so far from their responses.
     pub fn inherit(&self, earlier: &Self) {
-        let learnt: HashMap<_, &Shadow> = earlier.shadows().collect();
-        for (of, shadow) in self.shadows() {
-            if let Some(before) = learnt.get(&of) {
-                shadow.inherit(before);
+        let earlier: HashMap<_, _> = earlier.routes().map(|it| (it.name(), it)).collect();
+        for route in self.routes() {
+            if let Some(before) = earlier.get(route.name()) {
+                route.treatments.inherit(&before.treatments);
             }
         }
-    }
-
-    /// The decoys, each by its route and for whom it is.
-    fn shadows(&self) -> impl Iterator<Item = ((&str, ShadowOwner<'_>), &Shadow)> {
-        self.routes().flat_map(|route| {
-            let shadows = route.shadows();
-            shadows.map(|(of, shadow)| ((route.name(), of), shadow))
-        })
     }
 }
 

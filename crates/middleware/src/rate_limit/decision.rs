@@ -28,8 +28,8 @@ use super::plan::{MissingValue, StoreQuery};
 use super::response_context::ResponseContext;
 use super::spent::{Refund, Spent};
 use crate::Verdict;
-use crate::backend::Backend;
-use crate::bans::{AccessControl, ActiveBan, BanCheck, TellingDenial};
+use crate::access::{AccessControl, ActiveBan, BanCheck, TellingDenial};
+use crate::backend::{Backend, PendingTasks};
 use crate::route::RouteState;
 
 /// A request that bans and limits decide about.
@@ -114,7 +114,7 @@ impl PendingDecision {
         let bans = access.and_then(|access| access.check(attributes, backend));
         self.missing = self.plan_limits(attributes, body_bytes, looks, |_| ());
         let asks = bans.is_some() || self.missing.is_some() || !self.queried.is_empty();
-        if !asks && !self.route.learns_from_all() {
+        if !asks && !self.route.treatments.learn_from_all() {
             return false;
         }
         if let Some((bans, checks)) = bans {
@@ -408,6 +408,13 @@ impl PendingDecision {
             in_flight: self.route.policy.in_flight(&self.queried),
             ..self.verdict(Disposition::Denied)
         }
+    }
+
+    /// What the response to a request that limits deny waits for.
+    #[inline(always)]
+    pub(super) fn tasks_of_denial(&mut self) -> PendingTasks {
+        let bans = self.bans.take();
+        bans.map_or_else(PendingTasks::new, |mut bans| bans.striking())
     }
 
     /// For a request without a value that a limit must have, which may be a strike.

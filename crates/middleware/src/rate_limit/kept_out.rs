@@ -1,18 +1,19 @@
 //! Requests that a ban or the block list keeps out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use weir_limit::time::{Nanos, Timestamp};
-use weir_rules::Captures;
+use weir_limit::time::Nanos;
+use weir_rules::{Captures, RequestAttributes};
 use weir_telemetry::Disposition;
 
-use super::decoys::with_decoy;
+use super::decision::PendingDecision;
 use super::metered::Metered;
 use super::response_context::ResponseContext;
 use super::{LimitedRequest, LimitedService, ResponseState};
-use crate::bans::{AccessControl, ActiveBan, PreparedTreatment, TreatmentAnswer};
+use crate::access::{AccessControl, ActiveBan, PreparedTreatment, TreatmentAnswer};
 use crate::route::{RouteState, Routed};
-use crate::{RequestContext, Verdict, rejection};
+use crate::{RequestContext, Verdict};
 
 /// What a client gets that a ban or the block list keeps out.
 pub(super) struct KeptOut {
@@ -35,12 +36,20 @@ impl KeptOut {
     }
 
     /// By a ban that stands, without a question to the store.
-    pub(super) fn standing(ban: ActiveBan, now: Timestamp) -> Self {
+    /// With `looks`, the request comes a second time.
+    #[inline(always)]
+    pub(super) fn standing(
+        control: &AccessControl,
+        request: &RequestAttributes<'_>,
+        looks: bool,
+    ) -> Option<Self> {
+        let now = request.now;
+        let ban = control.standing(request, now, looks)?;
         let verdict = Verdict {
             decided_at: Some(now),
             ..Verdict::new(Disposition::Denied)
         };
-        Self::banned(ban, verdict)
+        Some(Self::banned(ban, verdict))
     }
 
     /// Whether its answer has to look real. It takes as long as a real one then, and so tells no
@@ -61,7 +70,7 @@ impl KeptOut {
         }
     }
 
-    pub(super) fn banned(ban: ActiveBan, verdict: Verdict) -> Self {
+    fn banned(ban: ActiveBan, verdict: Verdict) -> Self {
         Self {
             treatment: ban.treatment,
             retry_in: ban.retry_in,
@@ -74,6 +83,11 @@ impl KeptOut {
 }
 
 impl KeptOut {
+    /// For a request that nobody treats.
+    pub(super) fn untreated(self, route: &Arc<RouteState>) -> ResponseContext {
+        ResponseContext::new(self.verdict, Some(Arc::clone(route)))
+    }
+
     pub(super) fn treat<S: LimitedService<Q>, Q: LimitedRequest>(
         self,
         inner: &mut S,
@@ -81,25 +95,22 @@ impl KeptOut {
         route: &Arc<RouteState>,
         mut context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        let (disposition, answer) = self.treatment.treat(request, self.retry_in);
+        let (disposition, answer) = self
+            .treatment
+            .treat(request, self.retry_in, &route.treatments);
         context.verdict = Verdict {
             disposition,
             ..self.verdict
         };
         let made = |mut response, context: ResponseContext| {
-            let strikes = context.complete(&mut response);
-            ResponseState::answered(response, strikes)
+            let tasks = context.complete(&mut response);
+            ResponseState::answered(response, tasks)
         };
         match answer {
             TreatmentAnswer::Response(response) => made(response, context),
             TreatmentAnswer::Later(answer) => ResponseState::Answering {
                 answer,
                 context: Box::new(context),
-            },
-            TreatmentAnswer::Decoy(request) => match route.decoy(&self.treatment) {
-                Some(shadow) => with_decoy(shadow, request, context),
-                // Without a route every client gets 404, so a decoy would give the ban away.
-                None => made(rejection::no_route(), context),
             },
             TreatmentAnswer::Upstream(upstream, mut request) => {
                 let known = RequestContext::entry(request.extensions_mut());
@@ -115,5 +126,17 @@ impl KeptOut {
                 }
             }
         }
+    }
+}
+
+impl PendingDecision {
+    /// For a request that a ban keeps out, as the store says, which took so long.
+    #[cold]
+    pub(super) fn kept_out(&self, by: ActiveBan, store: Option<Duration>) -> KeptOut {
+        let verdict = Verdict {
+            store,
+            ..self.verdict(Disposition::Denied)
+        };
+        KeptOut::banned(by, verdict)
     }
 }

@@ -13,7 +13,6 @@
 mod borrowing;
 mod decision;
 mod decisions;
-mod decoys;
 mod deferred_charge;
 mod deferred_slot;
 mod delay;

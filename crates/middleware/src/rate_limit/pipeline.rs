@@ -21,14 +21,12 @@ use weir_telemetry::{Disposition, is_logged};
 
 use super::decision::{Conclusion, Next, PendingDecision};
 use super::decisions::Denial;
-use super::decoys::{DecoySample, shadowed};
 use super::deferred_charge::HeldCharges;
 use super::deferred_slot::UpstreamSlot;
 use super::denial_response::denial_response;
 use super::in_flight::InFlight;
 use super::kept_out::KeptOut;
 use super::metered::Metered;
-use super::on_denied::OnDenied;
 use super::plan::{MissingValue, attributes, size};
 use super::response_context::ResponseContext;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
@@ -121,9 +119,8 @@ impl<S> RateLimit<S> {
         }
         let access = settings.access.as_ref();
         let looks = self.needs_account(&request);
-        let standing = access.and_then(|access| access.standing(&attributes, now, looks));
-        if let Some(ban) = standing {
-            let kept_out = KeptOut::standing(ban, now);
+        let kept_out = access.and_then(|it| KeptOut::standing(it, &attributes, looks));
+        if let Some(kept_out) = kept_out {
             if kept_out.looks_real() && looks {
                 return self.learn_account(request);
             }
@@ -322,12 +319,9 @@ impl PendingState {
         let in_flight = match conclusion {
             Conclusion::Decided(in_flight) => in_flight,
             Conclusion::AccountNeeded => return limiter.learn_account(request),
-            Conclusion::KeptOut(ban) => {
-                let verdict = Verdict {
-                    store: Some(self.waited()),
-                    ..self.decision.verdict(Disposition::Denied)
-                };
-                return limiter.keep_out(request, KeptOut::banned(ban, verdict));
+            Conclusion::KeptOut(by) => {
+                let kept_out = self.decision.kept_out(by, Some(self.waited()));
+                return limiter.keep_out(request, kept_out);
             }
             Conclusion::Lacks(missing) => return self.deny_missing(request, &missing),
             Conclusion::Undecidable => {
@@ -383,7 +377,7 @@ impl PendingState {
         slot: Option<UpstreamSlot>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
-        let sample = DecoySample::new(&self.decision.route, &request);
+        let sample = self.decision.route.treatments.sample(&request);
         let mut upload = sample.as_ref().and_then(|sample| sample.upload());
         let charges = self.decision.charges(&limiter.settings.backend);
         let mut context = self.decision.allowed(in_flight, charges.clone());
@@ -418,12 +412,12 @@ impl PendingState {
     ) -> ResponseState<F, R> {
         let route = Arc::clone(&self.decision.route);
         let context = self.decision.lacking(missing);
-        match &route.policy.on_denied {
-            OnDenied::Shadow(shadow) => shadowed(shadow, request, context),
-            OnDenied::Reject(_) => {
+        match route.policy.on_denied.honest() {
+            Err(invented) => invented.answer_denied(request, context),
+            Ok(_) => {
                 let mut response = rejection::missing(&missing.limit, &missing.source);
-                let strikes = context.complete(&mut response);
-                ResponseState::answered(response, strikes)
+                let tasks = context.complete(&mut response);
+                ResponseState::answered(response, tasks)
             }
         }
     }
@@ -445,12 +439,12 @@ impl PendingState {
             unreadable.note(denial.limit(), request.uri(), request.headers());
         }
         let store = self.waited();
-        let rejection = match &route.policy.on_denied {
-            OnDenied::Reject(rejection) => rejection,
-            OnDenied::Shadow(shadow) => {
+        let rejection = match route.policy.on_denied.honest() {
+            Ok(rejection) => rejection,
+            Err(invented) => {
                 let mut context = self.decision.denied(denial);
                 context.verdict.store = Some(store);
-                return shadowed(shadow, request, context);
+                return invented.answer_denied(request, context);
             }
         };
         let waits = &limiter.settings.waits;
@@ -466,9 +460,7 @@ impl PendingState {
             strictest: is_logged().then(strictest).flatten(),
             ..verdict
         });
-        let bans = self.decision.bans.take();
-        let strikes = bans.map_or_else(PendingTasks::new, |mut bans| bans.striking());
-        ResponseState::answered(response, strikes)
+        ResponseState::answered(response, self.decision.tasks_of_denial())
     }
 }
 

@@ -311,6 +311,6 @@ fn respond<F, R>(
     retry_in: Option<Nanos>,
 ) -> ResponseState<F, R> {
     let mut response = rejection::shed(shed.by, retry_in);
-    let strikes = context.complete(&mut response);
-    ResponseState::answered(response, strikes)
+    let tasks = context.complete(&mut response);
+    ResponseState::answered(response, tasks)
 }

@@ -24,8 +24,8 @@ use super::delay::DelayedRequest;
 use super::held::Responder;
 use super::response_context::ResponseContext;
 use crate::Verdict;
+use crate::access::AccessControl;
 use crate::backend::{Backend, BackgroundTasks};
-use crate::bans::AccessControl;
 use crate::route::RouteState;
 
 /// Limits and bans with a store and a clock of their own.
@@ -177,13 +177,9 @@ impl Simulation {
     ) -> Simulated {
         let places = match conclusion {
             Conclusion::Decided(places) => places,
-            Conclusion::KeptOut(ban) => {
-                let verdict = Verdict {
-                    banned_by: Some(ban.name),
-                    ..decision.verdict(Disposition::Denied)
-                };
-                let route = Arc::clone(&decision.route);
-                return ResponseContext::new(verdict, Some(route)).into();
+            Conclusion::KeptOut(by) => {
+                let kept_out = decision.kept_out(by, None);
+                return kept_out.untreated(&decision.route).into();
             }
             Conclusion::Lacks(missing) => return decision.lacking(&missing).into(),
             // All accounts of the past are known.

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "config")]
 mod config;
+mod decoys;
 
 use std::sync::Arc;
 
@@ -25,9 +26,14 @@ pub enum OnDenied {
 impl OnDenied {
     /// The honest answer, if it is one.
     pub fn rejection(&self) -> Option<&Rejection> {
+        self.honest().ok()
+    }
+
+    /// The honest answer, or else what makes an invented one.
+    pub(crate) const fn honest(&self) -> Result<&Rejection, &Arc<Shadow>> {
         match self {
-            Self::Reject(rejection) => Some(rejection),
-            Self::Shadow(_) => None,
+            Self::Reject(rejection) => Ok(rejection),
+            Self::Shadow(shadow) => Err(shadow),
         }
     }
 

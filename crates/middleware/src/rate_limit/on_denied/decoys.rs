@@ -10,17 +10,17 @@ use weir_http::request::HttpRequest;
 use weir_runtime::loop_time;
 use weir_telemetry::Disposition;
 
-use super::held::{Held, HeldResponse};
-use super::metered::UploadTime;
-use super::on_denied::OnDenied;
-use super::response_context::ResponseContext;
-use super::{LimitedRequest, ResponseState};
-use crate::ClientIdentity;
+use crate::access::RouteTreatments;
 use crate::decoy::{GzipHeadReader, Negotiation, ResponseSample, Shadow, target};
+use crate::rate_limit::held::{Held, HeldResponse};
+use crate::rate_limit::metered::UploadTime;
+use crate::rate_limit::response_context::ResponseContext;
+use crate::rate_limit::{LimitedRequest, ResponseState};
 use crate::route::RouteState;
+use crate::{ClientIdentity, ShadowOwner};
 
 /// What decoys are to learn from an answer.
-pub(super) struct DecoySample {
+pub(in crate::rate_limit) struct DecoySample {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
     negotiation: Negotiation,
     client: u64,
@@ -30,23 +30,21 @@ pub(super) struct DecoySample {
     upload: Option<Arc<UploadTime>>,
 }
 
-impl DecoySample {
+impl RouteTreatments {
     /// The sample of a request that is let through, where its route has a decoy, or the banned
     /// would get one on it.
-    pub(super) fn new<Q>(route: &RouteState, request: &Q) -> Option<Box<Self>>
+    pub(in crate::rate_limit) fn sample<Q>(&self, request: &Q) -> Option<Box<DecoySample>>
     where
         Q: HttpRequest<Body: Body>,
     {
-        let mut shadows: SmallVec<[_; 1]> = route.decoys().cloned().collect();
-        if let OnDenied::Shadow(shadow) = &route.policy.on_denied {
-            shadows.push(Arc::clone(shadow));
-        }
+        let decoys = self.decoys().map(|(_, shadow)| Arc::clone(shadow));
+        let shadows: SmallVec<[_; 1]> = decoys.collect();
         if shadows.is_empty() {
             return None;
         }
         let identity = ClientIdentity::from_extensions(request.extensions());
         let has_body = !request.body().is_end_stream();
-        Some(Box::new(Self {
+        Some(Box::new(DecoySample {
             shadows,
             negotiation: Negotiation::new(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
@@ -55,9 +53,11 @@ impl DecoySample {
             upload: has_body.then(Arc::default),
         }))
     }
+}
 
+impl DecoySample {
     /// What notes when the request's body is read.
-    pub(super) fn upload(&self) -> Option<Arc<UploadTime>> {
+    pub(in crate::rate_limit) fn upload(&self) -> Option<Arc<UploadTime>> {
         self.upload.clone()
     }
 
@@ -95,24 +95,25 @@ impl Held for DecoySample {
     }
 }
 
-/// Has a decoy respond.
-pub(super) fn with_decoy<Q: LimitedRequest, F, R: Send + 'static>(
-    shadow: &Arc<Shadow>,
-    request: Q,
-    context: ResponseContext,
-) -> ResponseState<F, R> {
-    ResponseState::Answering {
-        answer: Box::pin(Arc::clone(shadow).respond(request)),
-        context: Box::new(context),
+impl Shadow {
+    /// Answers a request that limits deny.
+    pub(in crate::rate_limit) fn answer_denied<Q: LimitedRequest, F, R: Send + 'static>(
+        self: &Arc<Self>,
+        request: Q,
+        mut context: ResponseContext,
+    ) -> ResponseState<F, R> {
+        context.verdict.disposition = Disposition::Shadowed;
+        ResponseState::Answering {
+            answer: Box::pin(Arc::clone(self).respond(request)),
+            context: Box::new(context),
+        }
     }
 }
 
-/// Answers a request that limits deny by the route's decoy.
-pub(super) fn shadowed<Q: LimitedRequest, F, R: Send + 'static>(
-    shadow: &Arc<Shadow>,
-    request: Q,
-    mut context: ResponseContext,
-) -> ResponseState<F, R> {
-    context.verdict.disposition = Disposition::Shadowed;
-    with_decoy(shadow, request, context)
+impl RouteState {
+    /// The decoys of the route: that of its limits, and those of bans and of the block list.
+    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> + Clone {
+        let decoys = self.treatments.decoys();
+        decoys.map(|(owner, shadow)| (owner, &**shadow))
+    }
 }

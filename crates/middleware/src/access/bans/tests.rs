@@ -29,6 +29,7 @@ use weir_telemetry::Disposition;
 use weir_testing::RedisServer;
 
 use super::*;
+use crate::access::*;
 use crate::backend::{Backend, BackgroundTasks};
 use crate::decoy::{Decoy, Shadow};
 use crate::identify::identity;
@@ -407,7 +408,7 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
     for _ in 0..50 {
         let world = World::with(abusers(4, rejects()));
         let backend = world.backend(0);
-        let prepared = &world.access.0.bans[0];
+        let prepared = &world.access.0.bans.0[0];
         let ban = &prepared.policy.ban;
         let subject = ban.subject_of(ABUSER).unwrap();
         thread::scope(|scope| {
@@ -438,7 +439,7 @@ async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
     let server = RedisServer::start();
     let stores = [connected(&server).await, connected(&server).await];
     let world = World::on(stores, with(abusers(4, rejects())));
-    let prepared = &world.access.0.bans[0];
+    let prepared = &world.access.0.bans.0[0];
     let ban = &prepared.policy.ban;
     for host in 1..=50 {
         let subject = ban.subject_of(&format!("192.0.2.{host}")).unwrap();
@@ -546,7 +547,7 @@ async fn who_is_blocked_or_banned_for_good_is_told_of_limits_as_others_are() {
             bans: Vec::new(),
         });
         let banning = World::with(abusers(1, treatment));
-        let ban = &banning.access.0.bans[0];
+        let ban = &banning.access.0.bans.0[0];
         let mut standing = StandingBans::default();
         let banned = ban.policy.ban.banned(ABUSER).unwrap();
         standing.add("abusers", banned, Timestamp::MAX);
@@ -753,7 +754,7 @@ async fn the_banned_are_told_of_abnormal_usage_and_the_blocked_of_no_type() {
     let banned = banning.send(ABUSER, "/200").await;
     assert_eq!(document(&banned), (429, ABNORMAL.into(), true));
 
-    let ban = &banning.access.0.bans[0];
+    let ban = &banning.access.0.bans.0[0];
     let mut standing = StandingBans::default();
     let subject = ban.policy.ban.banned(OTHER).unwrap();
     standing.add("abusers", subject, Timestamp::MAX);
@@ -980,7 +981,7 @@ async fn a_ban_that_the_store_did_not_begin_is_no_offence_and_is_not_told() {
 async fn of_two_turns_at_once_the_first_one_bans() {
     let world = World::with(abusers(1, rejects()));
     world.offend(3 + 1, "/200").await;
-    let prepared = &world.access.0.bans[0];
+    let prepared = &world.access.0.bans.0[0];
     let ban = &prepared.policy.ban;
     let subject = ban.subject_of(ABUSER).unwrap();
     let late = world.stores[0].decide(&ban.begin_for(&subject, 2), world.clock.now());

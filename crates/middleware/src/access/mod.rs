@@ -1,73 +1,29 @@
-//! Keeps out clients that are banned or blocked, and lets those through that are allowed.
+//! Keeps out clients that are banned or blocked, and lets those through that are allowed. Whoever
+//! asks about them asks [`AccessControl`].
 
-mod begun;
-mod check;
-mod refused_peers;
-mod told_waits;
-mod treatment;
+mod bans;
+pub(super) mod treatment;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::Extensions;
+use weir_limit::Batch;
 use weir_limit::time::Timestamp;
-use weir_rules::{
-    Access, AccessLists, Ban, Enforcement, KeySource, ListEntry, PathSet, SecretHash, StatusSet,
-};
-use weir_telemetry::{BanMetrics, Bans, Disposition, Metrics};
+use weir_rules::{Access, AccessLists, ListEntry, RequestAttributes, SecretHash};
+use weir_telemetry::{Bans, Disposition, Metrics};
 
-pub use self::begun::{BanCause, BegunBan, KnownBans, StrikeCause};
-pub(super) use self::check::{ActiveBan, BanCheck, TellingDenial};
-pub use self::refused_peers::{RefusedPeer, RefusedPeers};
+use self::bans::PreparedBans;
+pub(super) use self::bans::{ActiveBan, BanCheck, TellingDenial};
+pub use self::bans::{
+    BanCause, BanPolicy, BegunBan, KnownBans, RefusedPeer, RefusedPeers, StrikeCause,
+};
 #[cfg(feature = "config")]
 pub use self::treatment::TreatmentKeys;
-pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
+pub(super) use self::treatment::{PreparedTreatment, RouteTreatments, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
-
-/// A ban, its strikes, and the treatment of the banned. It holds on every route, and for requests
-/// without one.
-#[derive(Clone, Debug)]
-pub struct BanPolicy {
-    /// Which subjects it bans, after how many strikes, and for how long.
-    pub ban: Arc<Ban>,
-    /// The limits whose denials are strikes.
-    pub limits: Vec<Arc<str>>,
-    /// How many workers may share a subject: as many may be told to wait before a denial is a
-    /// strike. With 0 every denial is one.
-    pub workers: usize,
-    /// The statuses of responses that are strikes.
-    pub statuses: StatusSet,
-    /// The paths whose requests are strikes.
-    pub paths: PathSet,
-    /// The treatment of the banned.
-    pub treatment: Treatment,
-    /// The banned for whom it is enforced.
-    pub enforcement: Enforcement,
-}
-
-impl BanPolicy {
-    /// Whether anything is a strike; otherwise it bans by hand alone.
-    #[must_use]
-    pub fn has_strikes(&self) -> bool {
-        !(self.limits.is_empty() && self.statuses.is_empty() && self.paths.is_empty())
-    }
-
-    /// Whether it keeps anybody out.
-    pub fn acts(&self) -> bool {
-        self.enforcement != Enforcement::NONE
-    }
-
-    /// Whether it keeps out all whom it bans.
-    pub fn acts_on_all(&self) -> bool {
-        !self.enforcement.is_partial()
-    }
-
-    /// The first of these limits whose denials are strikes.
-    fn striking<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<&Arc<str>> {
-        limits.find_map(|denier| self.limits.iter().find(|limit| ***limit == *denier))
-    }
-}
+use super::backend::Backend;
 
 /// The lists and bans that keep clients out.
 #[derive(Clone, Debug)]
@@ -95,19 +51,10 @@ impl AccessSettings {
         treatments.flat_map(Treatment::dispositions)
     }
 
-    /// Whether the store is asked about clients, for it knows who is banned.
-    pub fn asks_store(&self) -> bool {
-        !self.bans.is_empty()
-    }
-
-    /// For whom bans are enforced.
-    pub fn enforcements(&self) -> impl Iterator<Item = Enforcement> {
-        self.bans.iter().map(|ban| ban.enforcement)
-    }
-
-    /// By what bans find their subjects.
-    pub fn key_sources(&self) -> impl Iterator<Item = &KeySource> {
-        self.bans.iter().flat_map(|ban| ban.ban.per())
+    /// Lets all clients come.
+    pub fn clear(&mut self) {
+        self.lists = AccessLists::default();
+        self.bans.clear();
     }
 }
 
@@ -150,16 +97,8 @@ pub struct AccessControl(Arc<PreparedAccess>);
 struct PreparedAccess {
     lists: AccessLists,
     blocked: Arc<PreparedTreatment>,
-    bans: Vec<Arc<PreparedBan>>,
+    bans: PreparedBans,
     metrics: Bans,
-    known: KnownBans,
-}
-
-/// A ban with all that can be prepared at load time.
-struct PreparedBan {
-    policy: BanPolicy,
-    treatment: Arc<PreparedTreatment>,
-    metrics: BanMetrics,
     known: KnownBans,
 }
 
@@ -172,20 +111,10 @@ impl AccessControl {
         metrics: &Metrics,
         known: &KnownBans,
     ) -> Self {
-        let banned = |policy: BanPolicy| {
-            let name = policy.ban.name();
-            let treatment = PreparedTreatment::of_ban(name, policy.treatment.clone(), tarpits);
-            Arc::new(PreparedBan {
-                treatment: Arc::new(treatment),
-                metrics: metrics.bans().ban(name),
-                known: known.clone(),
-                policy,
-            })
-        };
         Self(Arc::new(PreparedAccess {
             lists: settings.lists,
             blocked: Arc::new(PreparedTreatment::of_blocked(settings.blocked, tarpits)),
-            bans: settings.bans.into_iter().map(banned).collect(),
+            bans: PreparedBans::new(settings.bans, tarpits, metrics, known),
             metrics: metrics.bans().clone(),
             known: known.clone(),
         }))
@@ -197,18 +126,14 @@ impl AccessControl {
     }
 
     /// The treatments of all bans, and that of the blocked.
-    pub(super) fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
-        let of_bans = self.0.bans.iter().map(|ban| &ban.treatment);
-        of_bans.chain([&self.0.blocked])
+    fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
+        self.0.bans.treatments().chain([&self.0.blocked])
     }
 
     /// Whether a list or a ban is about accounts.
     pub(super) fn concerns_accounts(&self) -> bool {
-        let mut bans = self.0.bans.iter();
         let lists = &self.0.lists;
-        lists.allow.has_accounts()
-            || lists.block.has_accounts()
-            || bans.any(|ban| ban.policy.ban.per().contains(&KeySource::Account))
+        lists.allow.has_accounts() || lists.block.has_accounts() || self.0.bans.concern_accounts()
     }
 
     pub(super) fn allows_accounts(&self) -> bool {
@@ -230,6 +155,27 @@ impl AccessControl {
         self.0.lists.access(address, account)
     }
 
+    /// The standing ban that keeps a request out; see [`PreparedBans::standing`].
+    #[inline(always)]
+    pub(super) fn standing(
+        &self,
+        request: &RequestAttributes<'_>,
+        now: Timestamp,
+        looks: bool,
+    ) -> Option<ActiveBan> {
+        self.0.bans.standing(request, now, looks)
+    }
+
+    /// Begins the check of a request; `None` if no ban has a subject in it.
+    #[inline(always)]
+    pub(super) fn check(
+        &self,
+        request: &RequestAttributes<'_>,
+        backend: &Backend,
+    ) -> Option<(Box<BanCheck>, Batch)> {
+        self.0.bans.check(request, backend)
+    }
+
     pub(super) fn blocked(&self) -> &Arc<PreparedTreatment> {
         &self.0.blocked
     }
@@ -245,6 +191,3 @@ impl AccessControl {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "config")]
 mod config;
+mod on_route;
 
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -19,10 +20,13 @@ use weir_limit::time::Nanos;
 use weir_telemetry::{Bans, Disposition, GaugeGuard};
 
 use crate::decoy::Decoy;
+use crate::rate_limit::LimitedRequest;
 use crate::rejection::{self, Rejection};
 use crate::{ResponseBody, UpstreamId};
 #[cfg(feature = "config")]
 pub use config::TreatmentKeys;
+pub(crate) use on_route::RouteTreatments;
+pub use on_route::ShadowOwner;
 
 /// The status in the log for a request without a response, after nginx.
 const NO_RESPONSE: u16 = 444;
@@ -101,7 +105,7 @@ pub struct Tarpit {
 /// A treatment with all that can be prepared at load time.
 pub struct PreparedTreatment {
     /// The ban; `None` for the block list.
-    pub ban: Option<Arc<str>>,
+    ban: Option<Arc<str>>,
     treatment: Treatment,
     /// The problem document of an honest response.
     document: Bytes,
@@ -115,8 +119,6 @@ pub enum TreatmentAnswer<Q, R> {
     Response(Response<ResponseBody<R>>),
     /// After a while.
     Later(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>),
-    /// The route's decoy.
-    Decoy(Q),
     /// Another upstream.
     Upstream(UpstreamId, Q),
 }
@@ -165,8 +167,16 @@ impl PreparedTreatment {
         rejection::reject(empty, rejection, status, document.clone(), retry_in)
     }
 
+    /// Whose treatment it is.
+    fn owner(&self) -> ShadowOwner<'_> {
+        match &self.ban {
+            Some(ban) => ShadowOwner::Ban(ban),
+            None => ShadowOwner::BlockList,
+        }
+    }
+
     /// The decoy, if the treatment is one.
-    pub fn decoy(&self) -> Option<&Arc<Decoy>> {
+    fn decoy(&self) -> Option<&Arc<Decoy>> {
         match &self.treatment {
             Treatment::Shadow(decoy) => Some(decoy),
             _ => None,
@@ -184,18 +194,29 @@ impl PreparedTreatment {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
 
-    /// Treats a request whose client will be let in again after `retry_in`.
-    pub fn treat<Q: HttpRequest, R: Send + 'static>(
+    /// Treats a request whose client will be let in again after `retry_in`, on a route of these
+    /// treatments.
+    pub fn treat<Q: LimitedRequest, R: Send + 'static>(
         &self,
         request: Q,
         retry_in: Nanos,
+        on_route: &RouteTreatments,
     ) -> (Disposition, TreatmentAnswer<Q, R>) {
         match &self.treatment {
             Treatment::Reject(rejection) => {
                 let response = self.reject(request, rejection, retry_in);
                 (Disposition::Denied, TreatmentAnswer::Response(response))
             }
-            Treatment::Shadow(_) => (Disposition::Shadowed, TreatmentAnswer::Decoy(request)),
+            Treatment::Shadow(_) => {
+                let answer = match on_route.decoy(self) {
+                    Some(shadow) => {
+                        TreatmentAnswer::Later(Box::pin(Arc::clone(shadow).respond(request)))
+                    }
+                    // Without a route every client gets 404, so a decoy would give the ban away.
+                    None => TreatmentAnswer::Response(rejection::no_route()),
+                };
+                (Disposition::Shadowed, answer)
+            }
             Treatment::Divert(upstream) => {
                 let answer = TreatmentAnswer::Upstream(*upstream, request);
                 (Disposition::Diverted, answer)

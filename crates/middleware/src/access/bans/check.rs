@@ -14,9 +14,8 @@ use weir_store::Outcome;
 
 use super::refused_peers::RefusedPeer;
 use super::told_waits::DeniedSubject;
-use super::{
-    AccessControl, BanCause, BanPolicy, BegunBan, PreparedBan, PreparedTreatment, StrikeCause,
-};
+use super::{BanCause, BanPolicy, BegunBan, PreparedBan, PreparedBans, StrikeCause};
+use crate::access::treatment::PreparedTreatment;
 use crate::backend::{Backend, PendingTasks};
 use crate::rate_limit::held::{Held, HeldResponse, Responder};
 
@@ -62,17 +61,17 @@ pub struct ActiveBan {
     pub retry_in: Nanos,
 }
 
-impl AccessControl {
+impl PreparedBans {
     /// The standing ban that keeps a request out. If several do, the first of the configuration
     /// decides. With `looks`, the request is checked a second time: a ban that is not enforced, or
     /// whose treatment looks real, is counted then.
-    pub(crate) fn standing(
+    pub(in crate::access) fn standing(
         &self,
         request: &RequestAttributes<'_>,
         now: Timestamp,
         looks: bool,
     ) -> Option<ActiveBan> {
-        self.0.bans.iter().find_map(|ban| {
+        self.0.iter().find_map(|ban| {
             if !ban.known.any_standing() {
                 return None;
             }
@@ -92,12 +91,12 @@ impl AccessControl {
     }
 
     /// Begins the check of a request; `None` if no ban has a subject in it.
-    pub(crate) fn check(
+    pub(in crate::access) fn check(
         &self,
         request: &RequestAttributes<'_>,
         backend: &Backend,
     ) -> Option<(Box<BanCheck>, Batch)> {
-        let found = self.0.bans.iter().filter_map(|ban| {
+        let found = self.0.iter().filter_map(|ban| {
             let policy = &ban.policy;
             let subject = policy.ban.subject(request)?;
             let check = policy.ban.check(&subject);

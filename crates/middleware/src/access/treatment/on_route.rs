@@ -1,0 +1,94 @@
+//! What those get on one route that are not let through, as far as it is made of this route's
+//! responses: the decoys of its limits, of bans, and of the block list.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use super::PreparedTreatment;
+use crate::access::AccessControl;
+use crate::decoy::{Shadow, withhold};
+use crate::rate_limit::on_denied::OnDenied;
+
+/// The treatments of a route that learn from its responses, and from those alone.
+#[derive(Clone, Default)]
+pub(crate) struct RouteTreatments {
+    of_limits: Option<Arc<Shadow>>,
+    of_kept_out: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
+}
+
+/// What on a route uses a decoy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShadowOwner<'r> {
+    /// Clients that the route's limits deny.
+    Limits,
+    /// Clients that this ban bans.
+    Ban(&'r str),
+    /// Clients on the block list.
+    BlockList,
+}
+
+impl RouteTreatments {
+    /// Those of a route whose limits answer so.
+    pub(crate) fn new(on_denied: &OnDenied) -> Self {
+        Self {
+            of_limits: on_denied.honest().err().cloned(),
+            of_kept_out: Vec::new(),
+        }
+    }
+
+    /// The same behind these lists and bans.
+    pub(crate) fn behind(self, access: &AccessControl) -> Self {
+        let decoys = access.treatments().filter_map(|treatment| {
+            let shadow = Shadow::new(Arc::clone(treatment.decoy()?));
+            Some((Arc::clone(treatment), Arc::new(shadow)))
+        });
+        Self {
+            of_kept_out: decoys.collect(),
+            ..self
+        }
+    }
+
+    /// The decoy of those who are kept out so; none on a route that is not behind the treatment's
+    /// list or ban.
+    pub(super) fn decoy(&self, treatment: &PreparedTreatment) -> Option<&Arc<Shadow>> {
+        let mut decoys = self.of_kept_out.iter();
+        let found = decoys.find(|(of, _)| std::ptr::eq(&**of, treatment));
+        found.map(|(_, shadow)| shadow)
+    }
+
+    /// Whether something learns from all responses, whether a limit applied or not.
+    pub(crate) fn learn_from_all(&self) -> bool {
+        !self.of_kept_out.is_empty()
+    }
+
+    /// The decoys, and for whom each is.
+    pub(crate) fn decoys(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Arc<Shadow>)> + Clone {
+        let of_limits = self.of_limits.iter();
+        let of_limits = of_limits.map(|shadow| (ShadowOwner::Limits, shadow));
+        let of_kept_out = self.of_kept_out.iter();
+        of_limits.chain(of_kept_out.map(|(treatment, shadow)| (treatment.owner(), shadow)))
+    }
+
+    /// Whether something in real responses may be kept from clients for their sake.
+    pub(crate) fn conceal_anything(&self) -> bool {
+        self.of_limits.is_some() || !self.of_kept_out.is_empty()
+    }
+
+    /// Removes the headers that would tell decoys from real responses.
+    pub(crate) fn conceal(&self, headers: &mut HeaderMap) {
+        if self.conceal_anything() {
+            withhold(headers, self.decoys().map(|(_, shadow)| &**shadow));
+        }
+    }
+
+    /// Takes over what those of the same limits, bans and lists have learnt.
+    pub(crate) fn inherit(&self, earlier: &Self) {
+        for (owner, shadow) in self.decoys() {
+            let mut earlier = earlier.decoys();
+            if let Some((_, before)) = earlier.find(|(of, _)| *of == owner) {
+                shadow.inherit(before);
+            }
+        }
+    }
+}
