@@ -12,6 +12,7 @@
 mod access;
 mod addresses;
 mod admin_address;
+mod capability;
 mod certificates;
 mod defaults;
 mod foreign;

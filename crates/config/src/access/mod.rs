@@ -6,10 +6,11 @@ mod lists;
 pub(crate) mod schema;
 
 use http::StatusCode;
-use weir_middleware::{AccessSettings, BanPolicy, Treatment};
+use weir_middleware::{AccessSettings, BanPolicy, Rejection, Treatment};
 use weir_rules::AccessLists;
 use weir_yaml::{Lowered, Lowering, Spanned, all};
 
+use crate::capability::Capability;
 use crate::gateway::Share;
 use crate::gateway::listen::Listener;
 use crate::gateway::schema::Gateway;
@@ -60,7 +61,14 @@ impl Access {
 
     /// Reports what a listener that decides cannot do.
     pub(crate) fn warn_of_undecided(&self, cx: &mut Lowering<'_>, gateway: &Gateway) {
-        bans::warn_of_undecided(cx, gateway, &self.bans, &self.blocked);
+        if gateway.decide.is_none() {
+            return;
+        }
+        bans::warn_of_undecided(cx, gateway, &self.bans);
+        let on_denied = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
+        if let (Some(on_denied), Ok(blocked)) = (on_denied, &self.blocked) {
+            of_blocked(blocked).warn(cx, on_denied.span);
+        }
     }
 
     pub(crate) fn into_settings(self) -> Lowered<AccessSettings> {
@@ -70,4 +78,30 @@ impl Access {
             bans: all(self.bans.into_iter())?,
         })
     }
+}
+
+/// Leaves what a listener can do that decides.
+pub(crate) fn reduce(settings: &mut AccessSettings) {
+    settings.bans.iter_mut().for_each(bans::reduce);
+    of_blocked(&settings.blocked).replace(&mut settings.blocked);
+}
+
+fn of_blocked(treatment: &Treatment) -> Capability<Treatment> {
+    honest(treatment, StatusCode::FORBIDDEN)
+}
+
+/// The treatment as a response that the proxy can send on.
+fn honest(treatment: &Treatment, status: StatusCode) -> Capability<Treatment> {
+    let Some(what) = treatment.beyond_decisions() else {
+        return Capability::Full;
+    };
+    let honest = Treatment::Reject(Rejection {
+        status,
+        ..Rejection::default()
+    });
+    let number = status.as_u16();
+    Capability::Reduced(
+        honest,
+        format!("`decide` cannot {what}, and denies with {number}"),
+    )
 }

@@ -15,8 +15,9 @@ use weir_middleware::{BanPolicy, Treatment};
 use weir_rules::{Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet};
 use weir_yaml::{Lowered, Lowering, OneOrMany, SpanOf, Spanned, all};
 
+use crate::access::honest;
+use crate::capability::Capability;
 use crate::gateway::Share;
-use crate::gateway::capabilities::{of_ban, of_blocked, strikes};
 use crate::gateway::lacks_accounts;
 use crate::gateway::schema::Gateway;
 use crate::limits::{LimitTable, enforcement, key_sources, quota_remedy, status_set};
@@ -285,16 +286,33 @@ fn longest_refill(routes: &[LoweredRoute]) -> Duration {
     longest.unwrap_or_default().into()
 }
 
-/// Reports what of bans and lists a listener that decides cannot do.
+fn of_ban(treatment: &Treatment) -> Capability<Treatment> {
+    honest(treatment, StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// The statuses that are strikes of a ban.
+fn strikes(statuses: &StatusSet) -> Capability<StatusSet> {
+    match statuses.is_empty() {
+        true => Capability::Full,
+        false => Capability::Reduced(
+            StatusSet::default(),
+            "`decide` counts no strikes by status, as it sees no responses".to_owned(),
+        ),
+    }
+}
+
+/// Leaves of a ban what a listener can do that decides.
+pub(super) fn reduce(ban: &mut BanPolicy) {
+    strikes(&ban.statuses).replace(&mut ban.statuses);
+    of_ban(&ban.treatment).replace(&mut ban.treatment);
+}
+
+/// Reports what of bans a listener that decides cannot do.
 pub(super) fn warn_of_undecided(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
     bans: &[Lowered<BanPolicy>],
-    blocked: &Lowered<Treatment>,
 ) {
-    if gateway.decide.is_none() {
-        return;
-    }
     let written = gateway.bans.iter().flat_map(|bans| &bans.value.0);
     for ((_, written), ban) in written.zip(bans) {
         let Ok(ban) = ban else { continue };
@@ -305,10 +323,6 @@ pub(super) fn warn_of_undecided(
         if let Some(span) = written.and_then(|strikes| strikes.status.span()) {
             strikes(&ban.statuses).warn(cx, span);
         }
-    }
-    let on_denied = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
-    if let (Some(on_denied), Ok(blocked)) = (on_denied, blocked) {
-        of_blocked(blocked).warn(cx, on_denied.span);
     }
 }
 
