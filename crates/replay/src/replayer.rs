@@ -291,17 +291,14 @@ impl<'r> Replayer<'r> {
 
     fn decided(&mut self, simulated: Simulated, after: RecordedResponse) -> Outcome {
         let verdict = simulated.verdict();
-        if let Some(ban) = &verdict.banned_by {
-            *self.tally.bans.entry(self.names.find(ban)).or_default() += 1;
-        }
+        self.tally.access.decided(verdict, self.names);
         self.tally.totals.blocked += u64::from(verdict.listed == Some("block"));
         let disposition = match verdict.disposition {
             Disposition::Unlimited if after.route.is_none() => Disposition::Unrouted,
             disposition => disposition,
         };
         self.tally.totals.decided(disposition);
-        let by = verdict.denied_by.as_ref().or(verdict.banned_by.as_ref());
-        let by = by.map(|name| self.names.find(name));
+        let by = verdict.decider().map(|name| self.names.find(name));
         if simulated.is_unanswered() {
             self.push(after.answered, EventKind::Answered(simulated, after));
         }

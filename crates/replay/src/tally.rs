@@ -1,6 +1,6 @@
 //! What a replay counts. Each partition counts for itself, and all are added up in the end.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::AddAssign;
 
@@ -10,6 +10,7 @@ use weir_telemetry::Disposition;
 
 use super::format::{Name, Names};
 use super::need::{Gauge, LevelsByRate, Need};
+use super::ruleset::AccessTally;
 use super::{percent, shown};
 
 /// Subjects that are remembered of each limit, in all partitions together. Further ones are decided
@@ -42,11 +43,7 @@ impl Outcome {
     /// The outcome that a decision of a limit or ban of this name comes to.
     pub fn new(decision: Disposition, by: Option<Name>) -> Self {
         let kind = match decision {
-            Disposition::Denied
-            | Disposition::Shadowed
-            | Disposition::Diverted
-            | Disposition::Tarpitted
-            | Disposition::Dropped => OutcomeKind::Denied,
+            denied if denied.is_denied() => OutcomeKind::Denied,
             Disposition::WouldDeny => OutcomeKind::WouldDeny,
             _ => return Self::PASSES,
         };
@@ -99,8 +96,7 @@ pub struct Tally {
     pub totals: Totals,
     /// Decisions of each limit, by its number.
     pub limits: Vec<LimitTally>,
-    /// Requests that each ban kept out, or would have.
-    pub bans: BTreeMap<Name, u64>,
+    pub access: AccessTally,
     /// Buckets that were evicted before they were full.
     pub evicted: u64,
 }
@@ -314,9 +310,7 @@ impl Tally {
     pub fn add(&mut self, other: Self) {
         self.totals.add(&other.totals);
         self.evicted += other.evicted;
-        for (ban, held) in other.bans {
-            *self.bans.entry(ban).or_default() += held;
-        }
+        self.access.add(other.access);
         if self.limits.is_empty() {
             self.limits = other.limits;
             return;

@@ -16,7 +16,7 @@ use super::format::{Format, Names};
 use super::input::LogCounts;
 use super::need::{LeftOut, Measured, Need, NeedReport};
 use super::pipeline::Counted;
-use super::ruleset::{Gap, Ruleset};
+use super::ruleset::{AccessReport, Gap, Ruleset};
 use super::tally::{Changes, LimitTally, Minute, Subject, Tally, Totals};
 use super::{SweepValue, percent, shown};
 
@@ -52,8 +52,9 @@ pub struct Report {
     pub limits: Vec<LimitReport>,
     /// The limit whose parameter was swept, by its values.
     pub sweep: Vec<SweepReport>,
-    /// Each ban that held, or would have.
-    pub bans: BTreeMap<String, u64>,
+    /// What lists and bans came to.
+    #[serde(flatten)]
+    access: AccessReport,
     /// Rules that were not replayed, or not exactly, and why.
     pub not_replayed: Vec<Gap>,
     /// What limits the result.
@@ -215,8 +216,6 @@ impl Report {
                 limit: limit_report(limit, of_limit, options),
             })
         });
-        let bans = counted.tally.bans.iter();
-        let bans = bans.map(|(ban, held)| (names.name(*ban).to_owned(), *held));
         let limits: Vec<_> = limits.collect();
         let caveats = caveats(&log, &counted, findings.is_coarse, rules, &limits);
         let judged_without_limits = rules.judges_by_access_alone();
@@ -248,7 +247,7 @@ impl Report {
             baseline,
             limits,
             sweep: sweep.collect(),
-            bans: bans.collect(),
+            access: counted.tally.access.report(names),
             not_replayed,
             caveats,
             timeline,

@@ -30,9 +30,7 @@ pub fn write_text(out: &mut String, report: &Report) -> fmt::Result {
         write_limit(out, limit)?;
     }
     write_sweep(out, report)?;
-    for (ban, held) in &report.bans {
-        writeln!(out, "\nban {ban}: held, or would have, for {held} requests")?;
-    }
+    report.access.write_text(out)?;
     if !report.not_replayed.is_empty() {
         writeln!(out, "\nnot replayed:")?;
     }

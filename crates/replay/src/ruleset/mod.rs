@@ -1,6 +1,8 @@
 //! A configuration as rules to replay by: those that a log tells enough for, and the others with
 //! the reason why they cannot be replayed.
 
+mod access;
+
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +11,7 @@ use serde::Serialize;
 use weir_config::{Route, Settings};
 use weir_limit::Quota;
 use weir_middleware::{
-    AccessControl, Cors, HeaderForms, KnownBans, OnDenied, Rejection, RouteAction, RoutePolicy,
-    RouteState, TarpitSlots,
+    AccessControl, Cors, HeaderForms, OnDenied, Rejection, RouteAction, RoutePolicy, RouteState,
 };
 use weir_rules::{
     AccountRules, Cost, HashKey, KeySource, Limit, LimitUse, RouteMatcher, RouteTable, SpendWhen,
@@ -20,6 +21,7 @@ use weir_store::MemorySettings;
 use weir_telemetry::Metrics;
 use weir_yaml::Diagnostics;
 
+pub use self::access::{AccessReport, AccessTally};
 use super::format::{DetailSet, Format, LogNeeds, Name, Names, Seen};
 use super::need::Rate;
 
@@ -157,24 +159,8 @@ impl Ruleset {
                 ..route.policy.clone()
             });
         }
-        let mut has_access_rules = false;
-        for ban in &settings.access.bans {
-            names.add(ban.ban.name());
-            let unlogged = ban.ban.per().iter().find_map(|source| log.lacks(source));
-            has_access_rules |= unlogged.is_none();
-            gaps.extend(unlogged.map(|why| Gap {
-                what: format!("ban {}", ban.ban.name()),
-                why,
-            }));
-        }
-        let has_listed = has_listed_accounts(&settings);
-        let unlogged = log.lacks(&KeySource::Account);
-        let has_logged = has_listed && unlogged.is_none();
-        has_access_rules |= has_logged || has_listed_addresses(&settings);
-        gaps.extend(unlogged.filter(|_| has_listed).map(|_| Gap {
-            what: "accounts of allow and block".to_owned(),
-            why: "the log does not have accounts".to_owned(),
-        }));
+        gaps.extend(access::gaps(&settings.access, log, names));
+        let has_access_rules = access::is_replayed(&settings.access, log);
         let unlogged_matches = unlogged_matches(&settings, log);
         gaps.sort();
         gaps.dedup();
@@ -237,9 +223,7 @@ impl Ruleset {
     }
 
     pub fn access(&self, metrics: &Metrics) -> AccessControl {
-        let tarpits = TarpitSlots::new(metrics.bans());
-        let known = KnownBans::default();
-        AccessControl::new(self.settings.access.clone(), &tarpits, metrics, &known)
+        access::control(&self.settings.access, metrics)
     }
 
     /// The states of all routes, and then that of none.
@@ -310,13 +294,8 @@ impl Ruleset {
     /// The details of lines that these rules ask for.
     pub fn detail_set(&self) -> DetailSet {
         let uses = self.policies.iter().flat_map(|policy| &policy.limits);
-        let bans = self
-            .settings
-            .access
-            .bans
-            .iter()
-            .flat_map(|ban| ban.ban.per());
-        let sources = uses.flat_map(|usage| usage.limit.per()).chain(bans);
+        let sources = uses.flat_map(|usage| usage.limit.per());
+        let sources = sources.chain(self.settings.access.key_sources());
         let mut detail_set = DetailSet::default();
         for source in sources {
             match source {
@@ -326,7 +305,7 @@ impl Ruleset {
                 _ => {}
             }
         }
-        detail_set.account |= has_listed_accounts(&self.settings);
+        detail_set.account |= access::has_listed_accounts(&self.settings.access);
         detail_set.host |= has_host_matches(&self.settings);
         detail_set.route |= self.has_header_matches();
         detail_set.headers |= self.has_header_matches();
@@ -340,8 +319,8 @@ impl Ruleset {
         }
         let uses = self.policies.iter().flat_map(|policy| &policy.limits);
         let uses = uses.map(|usage| usage.limit.per());
-        let bans = self.settings.access.bans.iter().map(|ban| ban.ban.per());
-        let all: Vec<&[KeySource]> = uses.chain(bans).collect();
+        let subjects = self.settings.access.subjects();
+        let all: Vec<&[KeySource]> = uses.chain(subjects).collect();
         let address = |per: &&[KeySource]| {
             per.iter().find_map(|source| match source {
                 KeySource::Address {
@@ -411,17 +390,6 @@ fn rate(settings: &Settings, limit: &str, quota: &Quota) -> Option<Rate> {
     })
 }
 
-/// Whether accounts are allowed or blocked.
-fn has_listed_accounts(settings: &Settings) -> bool {
-    let lists = &settings.access.lists;
-    lists.allow.len().1 + lists.block.len().1 > 0
-}
-
-fn has_listed_addresses(settings: &Settings) -> bool {
-    let lists = &settings.access.lists;
-    lists.allow.len().0 + lists.block.len().0 > 0
-}
-
 /// Whether routes are found by their hosts.
 fn has_host_matches(settings: &Settings) -> bool {
     let mut routes = settings.routes.iter();
@@ -431,7 +399,7 @@ fn has_host_matches(settings: &Settings) -> bool {
 /// What the rules of these settings ask of a log.
 pub fn needs(settings: &Settings) -> LogNeeds {
     let mut needs = LogNeeds {
-        account: has_listed_accounts(settings),
+        account: access::has_listed_accounts(&settings.access),
         host: has_host_matches(settings),
         ..LogNeeds::default()
     };
@@ -450,8 +418,8 @@ pub fn needs(settings: &Settings) -> LogNeeds {
         needs.durations |= is_in_flight(usage);
         needs.status |= usage.spend != SpendWhen::Always;
     }
-    let bans = settings.access.bans.iter().flat_map(|ban| ban.ban.per());
-    for source in uses().flat_map(|usage| usage.limit.per()).chain(bans) {
+    let sources = uses().flat_map(|usage| usage.limit.per());
+    for source in sources.chain(settings.access.key_sources()) {
         match source {
             KeySource::Account => needs.account = true,
             KeySource::Host | KeySource::Domain => needs.host = true,
