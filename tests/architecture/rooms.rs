@@ -20,7 +20,7 @@ const LISTED: &str = include_str!("rooms.txt");
 /// The limits of descriptors are Envoy's, and the limiter's crate hands them on.
 /// The peers whose connections are refused are named where connections are accepted and where sockets
 /// are set up; and a ban in a dry run refuses none.
-const MOST_FILES: usize = 315;
+const MOST_FILES: usize = 294;
 
 /// How many knots there are, and how many features they name together.
 const MOST_KNOTS: (usize, usize) = (0, 0);
@@ -87,7 +87,8 @@ const FEATURES: [Feature; 26] = [
         rooms: &[
             "crates/middleware/src/decoy/",
             "crates/middleware/src/no_decoys.rs",
-            "crates/middleware/src/rate_limit/decoys.rs",
+            "crates/middleware/src/access/treatment/on_route.rs",
+            "crates/middleware/src/rate_limit/on_denied/decoys.rs",
         ],
         words: &["decoy*", "shadow*"],
     },
@@ -95,10 +96,12 @@ const FEATURES: [Feature; 26] = [
         name: "bans",
         rooms: &[
             "crates/rules/src/ban/",
-            "crates/middleware/src/bans/",
+            "crates/middleware/src/access/bans/",
+            "crates/middleware/src/access/treatment/",
             "crates/middleware/src/rate_limit/kept_out.rs",
             "crates/telemetry/src/metrics/bans.rs",
             "crates/config/src/access/bans/",
+            "crates/replay/src/ruleset/access.rs",
             "src/app/features/bans/",
             "src/cli/ban.rs",
         ],
@@ -110,7 +113,7 @@ const FEATURES: [Feature; 26] = [
             "crates/socket-filter/",
             "crates/server/src/peer_filter.rs",
             "crates/telemetry/src/metrics/refusals.rs",
-            "crates/middleware/src/bans/",
+            "crates/middleware/src/access/",
             "crates/config/src/access/bans/",
             "src/app/features/bans/",
         ],
