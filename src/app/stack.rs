@@ -151,7 +151,7 @@ impl Layers {
     ) -> Self {
         let metrics = &shared.metrics;
         let correlate = CorrelateLayer::new(settings.request_id.clone(), shared.tracer.clone());
-        let shedding = Shedding::new(settings.overload, &settings.priorities, metrics);
+        let shedding = Shedding::new(&settings.shedding, metrics);
         let access = shared.access.control(settings.access.clone(), metrics);
         let of_all = ResponseSteps::of_all_responses().and(&settings.response_steps);
         let routes = settings.routes.iter().zip(services_of_routes(settings));
@@ -169,8 +169,8 @@ impl Layers {
             let upstream = route
                 .upstream
                 .and_then(|upstream| upstreams.get(upstream.0));
-            let state = ActiveUpstream::on_route(upstream, &shedding, route, state);
-            (route.matcher.clone(), state)
+            let shedding = ActiveUpstream::shedding(upstream, &shedding, route);
+            (route.matcher.clone(), state.with_shedding(shedding))
         });
         let route = RouteLayer::new(routes);
         let mut routes = settings.routes.iter();
@@ -250,7 +250,7 @@ impl Layers {
             .with_backend(backend)
             .with_access_control(&self.access)
             .verifying_passwords(self.verifies_passwords)
-            .with_overload_shedding(self.shedding.of_workers())
+            .with_shedding(&self.shedding)
             .with_wait_spreader(self.waits.clone())
             .noting_unreadable_denials(&self.unreadable)
             .above(&self.forwarded);

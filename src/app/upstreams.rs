@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_config::Settings;
-use weir_middleware::{ConcurrencyLimiter, RouteState, Shedding};
+use weir_middleware::{ConcurrencyLimiter, RouteShedding, Shedding};
 use weir_proxy::{UpstreamState, start_health_checks};
 use weir_telemetry::{ConcurrencySample, Metrics, UpstreamSample};
 
@@ -50,17 +50,16 @@ impl ActiveUpstream {
         }
     }
 
-    /// The state of a route, with what the route and its upstream, if it has one, say about requests
-    /// that are shed.
-    pub(super) fn on_route(
+    /// What a route and its upstream, if it has one, say about requests that are shed.
+    pub(super) fn shedding(
         upstream: Option<&Self>,
         shedding: &Shedding,
         route: &weir_config::Route,
-        state: Arc<RouteState>,
-    ) -> Arc<RouteState> {
+    ) -> RouteShedding {
         let limiter = upstream.and_then(|upstream| upstream.limiter.as_ref());
         let reads_bodies_first = route.request_buffering.is_some();
-        shedding.on_route(state, route.priority, limiter, reads_bodies_first)
+        let name = &route.policy.name;
+        shedding.of_route(name, route.priority, limiter, reads_bodies_first)
     }
 
     /// Its state at a scrape.

@@ -144,12 +144,10 @@ fn prefetch_bounds(settings: &Settings) -> Vec<String> {
     if !settings.process.store.is_shared() {
         return Vec::new();
     }
-    let limits = settings.limits().into_iter();
-    let lines = limits.filter_map(|limit| {
-        let (name, units) = (limit.name(), weir_config::prefetched_units(limit)?);
-        Some(format!(
+    let lines = settings.prefetched().map(|(name, units)| {
+        format!(
             "{name}: prefetched; N gateways admit at most N x {units} units beyond the limit, per bucket"
-        ))
+        )
     });
     lines.collect()
 }

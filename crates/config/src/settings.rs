@@ -11,10 +11,10 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
-use weir_limit::{Algorithm, Prefetch, Priority, Quota};
+use weir_limit::{Priority, Quota};
 use weir_middleware::{
-    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, OverloadSettings,
-    RequestBounds, ResponseSteps, RouteAction, RoutePolicy, UpstreamId,
+    AccessSettings, ConcurrencySettings, Domains, RequestBounds, ResponseSteps, RouteAction,
+    RoutePolicy, SheddingSettings, UpstreamId,
 };
 use weir_proxy::{RequestBuffering, Timeouts, UpstreamSettings};
 use weir_rules::{
@@ -26,7 +26,7 @@ use weir_yaml::{Diagnostics, HumanDuration};
 use crate::gateway::account::jwt::Jwks;
 use crate::gateway::listen::Listener;
 use crate::gateway::process::ProcessSettings;
-use crate::limits::prefetch::PrefetchRule;
+use crate::limits::override_rules::OverrideRules;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -97,10 +97,8 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// What Envoy's rate limit service decides; none where Envoy does not ask.
     pub envoy: Option<EnvoyService>,
-    /// The priorities of clients that are not by their routes alone.
-    pub priorities: Arc<ClientPriorities>,
-    /// When workers are overloaded; none where that is not watched.
-    pub overload: Option<OverloadSettings>,
+    /// Which requests are shed first, and when for the sake of workers.
+    pub shedding: SheddingSettings,
     /// What is done with all responses.
     pub response_steps: ResponseSteps,
     /// The header that ids of requests are sent in; none if they have no ids.
@@ -240,14 +238,6 @@ pub struct Parameters {
     pub period: Option<HumanDuration>,
 }
 
-/// What the overrides of a limit go by, beside what they say themselves.
-#[derive(Clone, Copy, Debug)]
-pub struct OverrideRules {
-    /// None when the limit is neither defined nor overridden.
-    pub(super) algorithm: Option<Algorithm>,
-    pub(super) prefetch: Option<PrefetchRule>,
-}
-
 impl Settings {
     /// The upstream of a route or of a ban.
     pub fn upstream(&self, id: UpstreamId) -> Option<&Arc<Upstream>> {
@@ -288,13 +278,6 @@ impl Settings {
             .map(|usage| &usage.limit)
     }
 
-    /// Whether gateways may take units of some limit ahead of their requests.
-    pub fn prefetches(&self) -> bool {
-        self.limits()
-            .into_iter()
-            .any(|limit| prefetched_units(limit).is_some())
-    }
-
     /// The limits as routes use them, that of Envoy's calls among them.
     pub fn limit_uses(&self) -> impl Iterator<Item = &LimitUse> {
         let routes = self.all_routes();
@@ -315,15 +298,6 @@ impl Settings {
         limits.dedup_by_key(|limit| limit.name());
         limits
     }
-}
-
-/// How many units of one bucket of this limit a gateway holds at most; none if no unit is taken
-/// ahead.
-pub fn prefetched_units(limit: &Limit) -> Option<u64> {
-    let of_overrides = limit.overrides().map(|overridden| overridden.quota);
-    let quotas = limit.quota().into_iter().chain(of_overrides);
-    let units = quotas.filter_map(|quota| quota.prefetch());
-    units.map(Prefetch::units).max()
 }
 
 /// What an operator has to show to see buckets, and, unless it is for reading only, to change them.

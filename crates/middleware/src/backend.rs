@@ -9,7 +9,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_limit::{Batch, Transaction};
-use weir_store::{DecisionSource, Leases, MemoryLeases, Outcome, OwedBatch, Store, StoreFuture};
+use weir_store::{
+    DecisionSource, Leases, Memory, MemoryLeases, Outcome, OwedBatch, Store, StoreFuture,
+};
 
 /// Tasks that a response waits for.
 pub(super) type PendingTasks = SmallVec<[JoinHandle<()>; 1]>;
@@ -35,6 +37,15 @@ impl Backend {
             leases: Arc::new(MemoryLeases::default()),
             clock: Arc::new(SystemClock),
             tasks: BackgroundTasks::default(),
+        }
+    }
+
+    /// This store, with requests in flight counted in it, by this clock.
+    pub(super) fn in_memory(store: &Arc<Memory>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            leases: Arc::new(store.leases().clone()),
+            clock,
+            ..Self::new(Arc::<Memory>::clone(store))
         }
     }
 

@@ -7,21 +7,19 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::{Response, StatusCode};
+use http_body_util::Full;
 use weir_http::problem::{self, CustomResponse, PROBLEM_JSON, Problem, ProblemResponse};
 use weir_http::request::{HttpRequest, give_back};
 use weir_limit::time::Nanos;
 use weir_rules::KeySource;
 
 use super::header_text::{Fields, integer};
-use super::{RequestContext, ResponseBody, Verdict};
+use super::{RequestContext, ResponseBody};
 
 /// When to try again: from a second on the circuit breaker has asked a store anew that has failed,
 /// and a password may have been verified. Nobody knows whether it has helped, so some clients find
 /// out first: all at once would make what has failed fail again.
 const RETRY_SECS: RangeInclusive<u64> = 1..=5;
-
-/// When a request that is shed may come back: overload rarely ends within a second.
-const SHED_RETRY_SECS: RangeInclusive<u64> = 1..=10;
 
 /// An honest response to a denied request; by default 429 with a problem document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,45 +199,22 @@ pub(super) fn no_route<B>() -> Response<ResponseBody<B>> {
 /// The response when the store is out of reach and `on_failure` is `deny`.
 pub(super) fn unavailable<B>() -> Response<ResponseBody<B>> {
     let detail = "The limits cannot be checked at the moment.";
-    try_again(detail, rand::random_range(RETRY_SECS))
+    ResponseBody::whole(try_again(detail, rand::random_range(RETRY_SECS)))
 }
 
 /// The response when too many other passwords are being verified.
 pub(super) fn unverified<B>() -> Response<ResponseBody<B>> {
     let detail = "The password cannot be verified at the moment.";
-    try_again(detail, rand::random_range(RETRY_SECS))
+    ResponseBody::whole(try_again(detail, rand::random_range(RETRY_SECS)))
 }
 
-/// The response to a request that was let through, and is refused after all.
-pub(super) fn after_all<B>(verdict: &Verdict) -> Response<ResponseBody<B>> {
-    match verdict.shed {
-        Some(by) => shed(by.by, None),
-        None => unavailable(),
-    }
-}
-
-/// The response to a request that is shed. Where it is not known when it would be let in,
-/// `Retry-After` differs from request to request.
-pub(super) fn shed<B>(by: &'static str, retry_in: Option<Nanos>) -> Response<ResponseBody<B>> {
-    let detail = "There are more requests than can be served at the moment; see Retry-After.";
-    let seconds = retry_in.and_then(retry_after);
-    let seconds = seconds.unwrap_or_else(|| rand::random_range(SHED_RETRY_SECS));
-    let mut response = try_again(detail, seconds);
-    let headers = response.headers_mut();
-    // RFC 9209. It also says that the request was not forwarded.
-    let reason = format!("weir; error=http_request_denied; details=\"shed by {by}\"");
-    if let Ok(reason) = reason.parse() {
-        headers.insert("proxy-status", reason);
-    }
-    response
-}
-
-fn try_again<B>(detail: &str, seconds: u64) -> Response<ResponseBody<B>> {
+/// Asks a client to come back after so many seconds.
+pub(super) fn try_again(detail: &str, seconds: u64) -> Response<Full<Bytes>> {
     let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).of_type(
         problem::types::TEMPORARY_REDUCED_CAPACITY,
         "Request cannot be satisfied due to temporary server capacity constraints",
     );
-    let mut response = ResponseBody::problem(problem);
+    let mut response = problem.into_response();
     response.headers_mut().insert(RETRY_AFTER, integer(seconds));
     response
 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
 use pin_project_lite::pin_project;
 use tokio::task::yield_now;
 use weir_http::problem::Problem;
@@ -215,9 +216,12 @@ impl<B> ResponseBody<B> {
 
     /// The response that this problem is told by.
     pub fn problem(problem: Problem) -> Response<Self> {
-        problem
-            .into_response()
-            .map(|body| Self::full(body.into_inner().unwrap_or_default()))
+        Self::whole(problem.into_response())
+    }
+
+    /// A response whose body is there as a whole.
+    pub(super) fn whole(response: Response<Full<Bytes>>) -> Response<Self> {
+        response.map(|body| Self::full(body.into_inner().unwrap_or_default()))
     }
 
     /// The message of a call of gRPC, which ends with trailers.

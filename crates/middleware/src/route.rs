@@ -12,13 +12,12 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_http::request::HttpRequest;
-use weir_limit::Priority;
 use weir_rules::{Captures, KeySource, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
 use super::access::{AccessControl, RouteTreatments};
-use super::concurrency::RouteConcurrency;
 use super::identify::RequestHead;
+use super::overload::RouteShedding;
 use super::rate_limit::policy::{PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
 use super::request_bounds::RequestBounds;
@@ -40,9 +39,7 @@ pub struct RouteState {
         expect(dead_code, reason = "decoys alone imitate it")
     )]
     pub(super) upstream_version: Version,
-    /// None where the upstream's requests in flight are not limited.
-    pub(super) concurrency: Option<RouteConcurrency>,
-    pub(super) priority: Priority,
+    pub(super) shedding: RouteShedding,
     /// None where requests go to the upstream as they are.
     before_upstream: Option<Arc<RequestAction>>,
     /// How large requests may be.
@@ -99,8 +96,7 @@ impl RouteState {
             policy: policy.prepare(metrics),
             upstream: None,
             upstream_version: Version::HTTP_11,
-            concurrency: None,
-            priority: Priority::default(),
+            shedding: RouteShedding::default(),
             before_upstream: None,
             bounds: RequestBounds::default(),
             response_steps: ResponseSteps::default(),
@@ -109,25 +105,12 @@ impl RouteState {
         }
     }
 
-    /// The same route to an upstream whose requests in flight are limited, if they are.
+    /// The same route with requests that are shed so.
     #[must_use]
-    pub fn with_concurrency(self: Arc<Self>, concurrency: Option<RouteConcurrency>) -> Arc<Self> {
-        let by_account = concurrency
-            .as_ref()
-            .is_some_and(|it| it.clients.concern_accounts());
+    pub fn with_shedding(self: Arc<Self>, shedding: RouteShedding) -> Arc<Self> {
         let mut route = Arc::unwrap_or_clone(self);
-        route.needs_account |= by_account;
-        route.concurrency = concurrency;
-        Arc::new(route)
-    }
-
-    /// The same route with this priority, by which its requests are shed when a worker is
-    /// overloaded. They need their account if that may say another one.
-    #[must_use]
-    pub fn with_priority(self: Arc<Self>, priority: Priority, by_account: bool) -> Arc<Self> {
-        let mut route = Arc::unwrap_or_clone(self);
-        route.needs_account |= by_account;
-        route.priority = priority;
+        route.needs_account |= shedding.concerns_accounts();
+        route.shedding = shedding;
         Arc::new(route)
     }
 
@@ -224,6 +207,12 @@ impl RouteState {
             headers.remove(name);
         }
         self.treatments.conceal(headers);
+    }
+
+    /// Whether requests need a slot among those that are in flight to the upstream.
+    #[inline]
+    pub(super) fn needs_slot(&self) -> bool {
+        self.shedding.by_upstream.is_some()
     }
 
     pub(super) fn is_limited(&self) -> bool {

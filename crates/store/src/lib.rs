@@ -12,12 +12,12 @@ mod clock;
 mod denial_cache;
 mod guarded;
 mod hashed_key;
+mod leases;
 mod memory;
 mod observer;
 #[cfg(any(test, feature = "testing"))]
 pub mod tests;
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -29,13 +29,14 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use thiserror::Error;
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Batch, BucketKeys, Claims, Decision, Transaction};
+use weir_limit::{Batch, BucketKeys, Decision, Transaction};
 
 pub use breaker::{Backoff, Breaker, BreakerSettings, CircuitSupervisor, Reachability};
 pub use clock::{ClockSource, DecisionClock, StoreClock};
 pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use hashed_key::{HashedKey, KeyHasher};
+pub use leases::{LeaseGuard, Leased, Leases, decide_claims};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, ClockOffset, NodeChange, Observer, Unobserved};
 
@@ -256,8 +257,8 @@ impl Outcome {
     }
 }
 
-/// Where decisions come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Where decisions come from; the further from the configured store, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DecisionSource {
     /// The configured store answered.
     Store,
@@ -269,6 +270,18 @@ pub enum DecisionSource {
     Local,
     /// The store is out of reach, and the request is let through undecided.
     FailedOpen,
+}
+
+impl DecisionSource {
+    /// The word for what decided in the store's place, if anything did.
+    pub const fn stand_in(self) -> Option<&'static str> {
+        match self {
+            Self::Prefetched => Some("prefetched"),
+            Self::Remembered => Some("remembered"),
+            Self::Local => Some("local"),
+            Self::Store | Self::FailedOpen => None,
+        }
+    }
 }
 
 /// Why a store gave no answer.
@@ -552,88 +565,4 @@ impl<T: Unpin> Future for StoreFuture<T> {
             Self::Waiting(answer) => answer.as_mut().poll(cx),
         }
     }
-}
-
-/// Remembers how many requests of each subject are in flight.
-///
-/// Every implementation is exact under concurrency: no subject ever holds more leases than it has
-/// places. All pass the same contract tests.
-pub trait Leases: Send + Sync + 'static {
-    /// Takes a lease for each claim, or, when one is denied, for none. They are held until
-    /// [`Leased::guard`] is dropped. An answer that no caller waits for holds nothing.
-    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased>;
-
-    /// Deletes all leases of these subjects. A remote store learns again of those that still are
-    /// when their leases are renewed.
-    fn delete(&self, keys: BucketKeys) -> StoreFuture<()>;
-
-    /// Gives back all that is still held, because the process ends, and waits until that is done.
-    fn end(&self) -> StoreFuture<()>;
-}
-
-/// What came of claims.
-#[derive(Debug)]
-pub struct Leased {
-    /// A decision for each claim, in their order, as [`Store::decide`] has
-    /// them for transactions.
-    pub outcome: Outcome,
-    /// What was taken.
-    pub guard: LeaseGuard,
-}
-
-/// Leases, released when this is dropped. It may be dropped anywhere; the release happens in the
-/// background.
-#[derive(Default)]
-pub struct LeaseGuard(Option<Box<dyn Any + Send + Sync>>);
-
-impl LeaseGuard {
-    /// No leases.
-    pub const EMPTY: Self = Self(None);
-
-    /// What `guard` releases when it is dropped.
-    pub fn new(guard: impl Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(guard)))
-    }
-
-    /// Whether it holds no leases.
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-}
-
-impl fmt::Debug for LeaseGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let holds = if self.is_empty() { "nothing" } else { "leases" };
-        write!(f, "LeaseGuard({holds})")
-    }
-}
-
-/// Shared leases are leases.
-impl<L: Leases + ?Sized> Leases for Arc<L> {
-    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
-        (**self).acquire(claims, now)
-    }
-
-    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
-        (**self).delete(keys)
-    }
-
-    fn end(&self) -> StoreFuture<()> {
-        (**self).end()
-    }
-}
-
-/// The decisions about claims, each beside this many other requests; and whether one of them
-/// denies, so that none may take.
-pub fn decide_claims(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
-    let pairs = || claims.iter().zip(others);
-    let denied = pairs().any(|(claim, &others)| claim.is_denied_beside(others));
-    let decisions = pairs().map(|(claim, &others)| {
-        Some(if denied && !claim.is_denied_beside(others) {
-            claim.untouched(others)
-        } else {
-            claim.decide(others)
-        })
-    });
-    (decisions.collect(), denied)
 }

@@ -277,6 +277,11 @@ impl Disposition {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
     }
 
+    /// Whether the request was refused for all that there was to do, whoever sent it.
+    pub const fn is_for_load(self) -> bool {
+        matches!(self, Self::Shed)
+    }
+
     pub(super) const fn index(self) -> usize {
         self as usize
     }

@@ -82,7 +82,7 @@ impl Features {
         ];
         Self {
             all: all.into(),
-            overload: Overload::new(Arc::clone(metrics)),
+            overload: Overload::new(metrics),
             tracer: None,
         }
     }

@@ -20,7 +20,7 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{OverloadControl, Priority, ShedLevel};
 use weir_middleware::{OverloadSettings, set_shed_level};
 use weir_rules::Enforcement;
-use weir_telemetry::{Failures, Metrics, RouteErrors};
+use weir_telemetry::{Failures, Metrics, OverloadMetrics};
 use weir_yaml::pluralized;
 
 /// The target of its log lines, as filters name it.
@@ -38,7 +38,7 @@ const CALM: Duration = Duration::from_secs(10);
 /// The overload of a process, for all its workers.
 #[derive(Clone)]
 pub(in crate::app) struct Overload {
-    metrics: Arc<Metrics>,
+    metrics: OverloadMetrics,
     logged: Arc<Mutex<Option<Logged>>>,
     /// Of the workers that are watched.
     levels: Arc<Mutex<BTreeMap<usize, ShedLevel>>>,
@@ -55,9 +55,9 @@ struct Logged {
 }
 
 impl Overload {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
-            metrics,
+            metrics: metrics.overload(),
             logged: Arc::default(),
             levels: Arc::default(),
         }
@@ -76,7 +76,7 @@ impl Overload {
         mut configurations: watch::Receiver<Arc<C>>,
         settings_of: impl Fn(&C) -> &Settings,
     ) -> Infallible {
-        let overload_of = |configuration: &C| settings_of(configuration).overload;
+        let overload_of = |configuration: &C| settings_of(configuration).shedding.overload;
         loop {
             let settings = overload_of(&configurations.borrow_and_update());
             if let Some(settings) = settings {
@@ -84,7 +84,7 @@ impl Overload {
                     .await;
                 set_shed_level(ShedLevel::NONE);
                 self.levels.lock().remove(&worker);
-                self.metrics.overload().worker_delay(worker, None);
+                self.metrics.worker_delay(worker, None);
                 *self.logged.lock() = None;
             } else if configurations.changed().await.is_err() {
                 return pending().await;
@@ -112,7 +112,7 @@ impl Overload {
                 set_shed_level(control.level());
                 self.levels.lock().insert(worker, control.level());
                 let seconds = Some(delay.as_secs_f64());
-                self.metrics.overload().worker_delay(worker, seconds);
+                self.metrics.worker_delay(worker, seconds);
                 self.log(worker, control.level(), delay, settings.enforcement);
             }
             if configurations.has_changed().unwrap_or(false) {
@@ -164,8 +164,8 @@ impl Overload {
 
 /// What was shed in the last minute, for the sake of the gateway and of its upstreams.
 pub(super) fn findings(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
-    let own = own_overload(failures.overload_shed);
-    own.into_iter().chain(of_routes(&failures.routes))
+    let own = own_overload(failures.shed_by_workers());
+    own.into_iter().chain(of_routes(failures))
 }
 
 /// Requests that were shed for the sake of the gateway, whatever their routes.
@@ -182,19 +182,19 @@ fn own_overload(shed: u64) -> Option<GatewayFinding> {
 
 /// The routes of whose requests some were shed for the sake of an upstream, those of which the most
 /// were shed first.
-fn of_routes(routes: &[(Arc<str>, RouteErrors)]) -> impl Iterator<Item = GatewayFinding> {
-    let shed = routes.iter().filter(|(_, counts)| counts.shed > 0);
-    let mut shed: Vec<_> = shed
-        .map(|(name, counts)| (Arc::clone(name), *counts))
-        .collect();
-    shed.sort_by_key(|(_, counts)| Reverse(counts.shed));
+fn of_routes(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
+    let shed = failures.shed_by_upstreams().filter(|(_, shed)| *shed > 0);
+    let mut shed: Vec<_> = shed.collect();
+    shed.sort_by_key(|(_, shed)| Reverse(*shed));
     let shed = shed.into_iter().take(MAX_ROUTES);
-    shed.map(|(name, route)| {
+    shed.map(|(name, shed)| {
+        let mut routes = failures.routes.iter();
+        let others = routes.find(|(of, _)| of == name);
+        let others = others.map_or(0, |(_, counts)| counts.requests);
         let text = format!(
-            "{} of {} requests of route {name} in the last minute were shed: there were more than \
-             can be served",
-            route.shed,
-            route.requests.saturating_add(route.shed)
+            "{shed} of {} requests of route {name} in the last minute were shed: there were more \
+             than can be served",
+            others.saturating_add(shed)
         );
         let remedy = "Look at the app: is it slower than usual, or is there more to do? Give routes \
                       and clients that matter less a low `priority`, so that they are shed first";

@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::StatusCode;
 use weir_testing::promtool;
 
+use weir_middleware::PlaceCounter;
 use weir_telemetry::events::{self, Loaded};
 use weir_telemetry::{
     ACCESS_LOG_FIELDS, ConcurrencySample, Disposition, Handshake, Metrics, PageFormat, ProxyHeader,
@@ -98,7 +99,7 @@ fn exposed() -> BTreeMap<String, Described> {
     limit.decided(Disposition::Allowed);
     limit.settled(Settled::Spent);
     metrics.bans().ban(&"abusers".into()).held(true);
-    let _held = limit.leased();
+    let _held = PlaceCounter::new("LoginsPerAddress", &metrics).taken();
     let decide = metrics.store_call("decide", &["deadline"]);
     decide.called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);

@@ -77,7 +77,7 @@ impl Settings {
         let mut calls = self.for_decisions();
         calls.routes = vec![route.clone()];
         calls.access.clear();
-        calls.overload = None;
+        calls.shedding.overload = None;
         calls
     }
 }

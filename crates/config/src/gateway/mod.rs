@@ -19,8 +19,7 @@ use super::access::Access;
 use super::limits::{WrittenLimits, limits, warn_of_limits};
 use super::named::Named;
 use super::routes::{
-    LoweredRoute, client_priorities, drawn_shares, limits_of_routes, overload, routes, upstreams,
-    warn_of_routes,
+    LoweredRoute, drawn_shares, limits_of_routes, routes, shedding, upstreams, warn_of_routes,
 };
 use super::settings::{DEFAULT_GRACE, EnvoyService, Settings};
 use super::until::now;
@@ -92,8 +91,7 @@ pub(crate) fn settings(
     let routes = routes(cx, gateway, &named);
     let envoy = envoy(cx, gateway, table, &routes);
     let mut access = Access::read(cx, gateway, &named, &routes);
-    let priorities = client_priorities(cx, gateway, table);
-    let overload = overload(cx, gateway);
+    let shedding = shedding(cx, gateway, table);
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let of_descriptors = envoy.as_ref().ok().and_then(Option::as_ref);
     let of_descriptors = of_descriptors.into_iter().flat_map(EnvoyService::limits);
@@ -134,8 +132,7 @@ pub(crate) fn settings(
         upstreams: named.upstreams.into_settings()?,
         routes: all(routes.into_iter().map(|route| route.settings))?,
         envoy: envoy?,
-        priorities: priorities?,
-        overload: overload?,
+        shedding: shedding?,
         response_steps: response_steps?,
         request_id: request_id?,
         access: access.into_settings()?,

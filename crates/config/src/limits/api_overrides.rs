@@ -16,7 +16,7 @@ use weir_yaml::{
 };
 
 use super::log_entries::too_many_log_entries;
-use super::overrides::{overriding_quota, parameters};
+use super::overrides::parameters;
 use super::schema::{OverrideEntry, Overrides};
 use super::table::{OverrideDef, warn_of_parameters};
 use crate::settings::{ApiOverride, CheckedOverride, FitOverride, Parameters, Settings};
@@ -62,13 +62,17 @@ impl ApiOverride {
         let items = overrides.iter().flat_map(|overrides| &overrides.value);
         let mut entries = items.flat_map(|item| &item.value.0);
         let lowered = entries.next().map(|(name, entry)| {
-            let in_flight = entry.in_flight.map(|_| Algorithm::InFlight);
-            let algorithm = rules.algorithm.or(in_flight).unwrap_or(Algorithm::Gcra);
+            let rules = rules.or_by(entry);
             let cost = settings.greatest_cost(&self.limit);
-            let quota =
-                overriding_quota(&mut cx, algorithm, rules.prefetch, name.span, entry, cost);
+            let quota = rules.quota(&mut cx, name.span, entry, cost);
             let (burst, count, period) = (entry.burst, entry.count, entry.period);
-            warn_of_parameters(&mut cx, burst, count, period, algorithm == Algorithm::Gcra);
+            warn_of_parameters(
+                &mut cx,
+                burst,
+                count,
+                period,
+                rules.algorithm == Algorithm::Gcra,
+            );
             self.fit(entry, quota)
         });
         let told = |severity| {

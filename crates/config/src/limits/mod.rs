@@ -3,8 +3,10 @@
 mod api_overrides;
 mod boulder;
 mod log_entries;
+pub(crate) mod override_rules;
 mod overrides;
-pub(crate) mod prefetch;
+mod prefetch;
+mod prefetched;
 mod quota;
 pub(super) mod schema;
 mod statuses;

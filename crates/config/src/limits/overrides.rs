@@ -2,15 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use weir_limit::{Algorithm, Quota};
+use weir_limit::Algorithm;
 use weir_rules::{IdError, Limit, Override, OverrideOrigin};
-use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr};
+use weir_yaml::{Lowering, Span, Spanned, WordOr};
 
 use super::boulder;
-use super::prefetch::PrefetchRule;
-use super::quota::{QuotaParameters, quota};
 use super::schema::{LimitUse, OverrideEntry, Overrides};
-use super::table::{LimitDef, LimitTable, OverrideDef, burst_span};
+use super::table::{LimitDef, LimitTable, OverrideDef};
 
 /// Adds the overrides to their limits. Retained overrides must not make a valid configuration fail,
 /// so one whose limit was removed is left out.
@@ -65,52 +63,11 @@ fn overriding(
     if limit.is_undefined() && written.in_flight.is_some() {
         limit.algorithm = Ok(Algorithm::InFlight);
     }
-    let prefetch = limit.prefetch.ok().flatten();
+    let rules = limit.override_rules();
     limit.overrides.push(OverrideDef {
         entry: written.clone(),
-        quota: limit
-            .algorithm
-            .and_then(|algorithm| overriding_quota(cx, algorithm, prefetch, name, written, cost)),
+        quota: rules.and_then(|rules| rules.quota(cx, name, written, cost)),
     });
-}
-
-/// The quota of an override, for a limit that counts and is prefetched like this.
-pub(super) fn overriding_quota(
-    cx: &mut Lowering<'_>,
-    algorithm: Algorithm,
-    prefetch: Option<PrefetchRule>,
-    name: Span,
-    written: &Spanned<OverrideEntry>,
-    cost: Option<u64>,
-) -> Lowered<Quota> {
-    let parameters = QuotaParameters {
-        name,
-        span: written.span,
-        burst: written.burst,
-        count: written.count,
-        period: written.period,
-        in_flight: written.in_flight,
-    };
-    let quota = quota(cx, algorithm, &parameters)?;
-    let quota = prefetch.map_or(quota, |prefetch| prefetch.apply(quota));
-    require_burst(cx, quota, cost, written)
-}
-
-/// Leaves out an override that is only retained and could never let a request of this cost pass.
-/// Where overrides are written, it is the cost that is in error.
-fn require_burst(
-    cx: &mut Lowering<'_>,
-    quota: Quota,
-    cost: Option<u64>,
-    written: &Spanned<OverrideEntry>,
-) -> Lowered<Quota> {
-    let burst = quota.burst().get();
-    let Some(cost) = cost.filter(|cost| burst < *cost) else {
-        return Ok(quota);
-    };
-    let span = burst_span(written.burst, written.count, written.span);
-    let message = format!("a cost of {cost} never passes a burst of {burst}");
-    Err(cx.error(span, message).into())
 }
 
 /// The most that a request costs for each limit that a route uses, as far as that is written.

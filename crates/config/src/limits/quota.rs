@@ -17,6 +17,15 @@ pub(super) struct QuotaParameters {
     pub(super) in_flight: Option<Spanned<u64>>,
 }
 
+/// Where a burst is written; what has none has its count for one.
+pub(super) fn burst_span(
+    burst: Option<Spanned<u64>>,
+    count: Option<Spanned<u64>>,
+    otherwise: Span,
+) -> Span {
+    burst.or(count).map_or(otherwise, |written| written.span)
+}
+
 /// How a limit counts. Keys that another algorithm has are in error.
 pub(super) fn algorithm(
     cx: &mut Lowering<'_>,

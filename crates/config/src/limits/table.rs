@@ -11,10 +11,12 @@ use weir_yaml::{
     HumanDuration, Lowered, Lowering, Reported, Sources, Span, SpanOf, Spanned, WordOr,
 };
 
+use super::override_rules::OverrideRules;
 use super::prefetch::PrefetchRule;
+use super::quota::burst_span;
 use super::schema::{DefaultLimit, LimitUse, OverrideEntry};
 use crate::foreign::Word;
-use crate::settings::{OverrideRules, Parameters};
+use crate::settings::Parameters;
 use crate::until::{Until, now};
 
 /// With a longer period, a limit remembers for longer than an operator keeps a store.
@@ -81,14 +83,10 @@ impl LimitTable {
 
     /// What overrides by the admin API go by.
     pub(crate) fn override_rules(&self) -> HashMap<String, OverrideRules> {
-        let limits = self.limits.iter().filter_map(|limit| {
-            let algorithm = limit.algorithm.ok()?;
-            let rules = OverrideRules {
-                algorithm: (!limit.is_undefined()).then_some(algorithm),
-                prefetch: limit.prefetch.ok().flatten(),
-            };
-            Some((limit.name.value.clone(), rules))
-        });
+        let limits = self
+            .limits
+            .iter()
+            .filter_map(|limit| Some((limit.name.value.clone(), limit.override_rules().ok()?)));
         limits.collect()
     }
 
@@ -181,6 +179,15 @@ impl LimitDef {
         }
     }
 
+    /// What overrides of it go by.
+    pub(super) fn override_rules(&self) -> Lowered<OverrideRules> {
+        Ok(OverrideRules {
+            algorithm: self.algorithm?,
+            is_undefined: self.is_undefined(),
+            prefetch: self.prefetch.ok().flatten(),
+        })
+    }
+
     /// Whether it is neither defined nor overridden, so that nothing says how it counts.
     pub(crate) fn is_undefined(&self) -> bool {
         self.definition.is_none() && self.overrides.is_empty()
@@ -253,15 +260,6 @@ impl LimitDef {
             .filter_map(|(quota, span)| Some((quota?.burst(), span)))
             .min_by_key(|(burst, _)| *burst)
     }
-}
-
-/// Where a burst is written; what has none has its count for one.
-pub(super) fn burst_span(
-    burst: Option<Spanned<u64>>,
-    count: Option<Spanned<u64>>,
-    otherwise: Span,
-) -> Span {
-    burst.or(count).map_or(otherwise, |written| written.span)
 }
 
 /// Reports what is doubtful about limits and their overrides. `is_alone` says that no other gateway

@@ -32,7 +32,8 @@ use weir_middleware::{CorsKeys, Delay, LimitHook, OnDenied, RouteAction, RoutePo
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
-pub(super) use concurrency::{client_priorities, drawn_shares, overload};
+pub(super) use concurrency::shares::drawn_shares;
+pub(super) use concurrency::shedding;
 pub(super) use responses::default_header_forms;
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
 pub(super) use warnings::warn_of_routes;

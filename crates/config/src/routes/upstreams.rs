@@ -5,18 +5,17 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use weir_middleware::{ConcurrencyKeys, UpstreamId};
+use weir_middleware::UpstreamId;
 use weir_proxy::{HostHeader, Protocol, RequestBuffering, Server, UpstreamSettings};
-use weir_rules::Enforcement;
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
 use super::balancing::{balancing, require_accounts, weight};
+use super::concurrency::concurrency;
 use super::request_buffering::request_buffering;
 use super::schema;
 use super::upstream_tls::tls;
 use crate::gateway::listen::Listener;
 use crate::gateway::schema::Gateway;
-use crate::limits::enforcement;
 use crate::settings::Upstream;
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
@@ -48,8 +47,7 @@ pub(crate) fn upstreams<'w>(
         .iter()
         .map(|(name, written)| {
             require_accounts(cx, gateway, written);
-            let of_all = enforcement(gateway.enforce.as_ref());
-            upstream(cx, name, written, ipv6_prefix, of_all)
+            upstream(cx, gateway, name, written, ipv6_prefix)
         })
         .collect();
     require_distinct_cookies(cx, upstreams);
@@ -106,10 +104,10 @@ pub(crate) fn find_upstream(
 
 fn upstream(
     cx: &mut Lowering<'_>,
+    gateway: &Gateway,
     name: &Spanned<String>,
     upstream: &Spanned<schema::Upstream>,
     ipv6_prefix: u8,
-    of_all: Enforcement,
 ) -> Lowered<Upstream> {
     if let Some(reported) = upstream.servers_file_error {
         return Err(reported);
@@ -148,10 +146,9 @@ fn upstream(
     }
     settings.max_connections = max_connections(cx, &settings, upstream)?;
     let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
-    let concurrency = upstream.concurrency.as_ref();
-    let concurrency = concurrency.map(|keys| ConcurrencyKeys::lower(keys, cx, of_all));
+    let concurrency = concurrency(cx, gateway, upstream);
     let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
-    let concurrency = concurrency.transpose()?;
+    let concurrency = concurrency?;
     // A body that is late would keep a slot from others.
     let read_ahead = concurrency.map(|_| Arc::new(RequestBuffering::read_ahead()));
     Ok(Upstream {

@@ -55,7 +55,7 @@ fn priorities_by_accounts_need_accounts() {
 fn a_gateway_that_is_late_sheds_nothing_unless_it_is_asked_to() {
     let overload = |written: &str| {
         let settings = gateway("", written).settings();
-        let overload = settings.overload;
+        let overload = settings.shedding.overload;
         overload.map(|overload| (overload.max_delay.as_millis(), overload.enforcement))
     };
     assert_eq!(overload(""), None);

@@ -27,7 +27,7 @@ use weir_limit::{
 };
 use weir_rules::{AccessList, Enforcement};
 use weir_runtime::loop_time;
-use weir_telemetry::{ConcurrencySample, ShedSample, UpstreamFailed, UpstreamOutcome};
+use weir_telemetry::{ConcurrencySample, Counter, ShedSample, UpstreamFailed, UpstreamOutcome};
 
 use crate::ClientIdentity;
 #[cfg(feature = "config")]
@@ -458,16 +458,18 @@ impl ClientPriorities {
 
 /// How requests of a route share their upstream's slots.
 #[derive(Clone, Debug)]
-pub struct RouteConcurrency {
+pub(crate) struct RouteConcurrency {
     /// The limit of the route's upstream.
-    pub limiter: ConcurrencyLimiter,
+    pub(crate) limiter: ConcurrencyLimiter,
     /// The route's priority.
-    pub priority: Priority,
+    pub(crate) priority: Priority,
     /// The priorities of clients.
-    pub clients: Arc<ClientPriorities>,
+    pub(crate) clients: Arc<ClientPriorities>,
     /// Whether the proxy reads bodies before it sends requests, so that a request with a body asks
     /// for its slot at the [`SendGate`](weir_runtime::send_gate::SendGate).
-    pub reads_bodies_first: bool,
+    pub(crate) reads_bodies_first: bool,
+    /// Counts the requests that are shed.
+    pub(crate) shed: Counter,
 }
 
 impl RouteConcurrency {

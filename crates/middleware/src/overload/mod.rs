@@ -4,6 +4,7 @@
 
 #[cfg(feature = "config")]
 mod config;
+mod response;
 mod shedding;
 
 use std::cell::Cell;
@@ -21,7 +22,8 @@ use crate::concurrency::ClientPriorities;
 use crate::{ClientIdentity, Shed};
 #[cfg(feature = "config")]
 pub use config::OverloadKeys;
-pub use shedding::Shedding;
+pub(crate) use response::shed_response;
+pub use shedding::{RouteShedding, Shedding, SheddingSettings};
 
 /// Makes sure that nobody can tell which clients are shed. Reloads leave those as they are, on all
 /// listeners.
@@ -54,7 +56,7 @@ impl OverloadSettings {
 
 /// Sheds requests of workers that are overloaded.
 #[derive(Clone, Debug)]
-pub struct OverloadShedding {
+pub(crate) struct OverloadShedding {
     enforcement: Enforcement,
     clients: Arc<ClientPriorities>,
     /// By priority.
@@ -63,7 +65,7 @@ pub struct OverloadShedding {
 
 impl OverloadShedding {
     /// Sheds by the priorities of routes and these of clients.
-    pub fn new(
+    fn new(
         settings: OverloadSettings,
         clients: Arc<ClientPriorities>,
         metrics: &OverloadMetrics,
@@ -88,7 +90,7 @@ impl OverloadShedding {
     }
 
     /// Whether priorities go by accounts.
-    pub fn concerns_accounts(&self) -> bool {
+    pub(super) fn concerns_accounts(&self) -> bool {
         self.clients.concern_accounts()
     }
 
@@ -110,21 +112,21 @@ impl OverloadShedding {
         if let Some(counters) = self.counters.get(priority as usize) {
             counters.count(is_enforced);
         }
-        Some(OwnShed {
-            shed: Shed {
-                by: "gateway",
-                priority,
-            },
-            is_enforced,
-            retry_in: ShedLevel::retry_in(drawing, now),
+        let shed = Shed {
+            by: "gateway",
+            priority,
+        };
+        Some(match is_enforced {
+            true => OwnShed::Shed(shed, ShedLevel::retry_in(drawing, now)),
+            false => OwnShed::Marked(shed),
         })
     }
 }
 
-/// A request that is shed for the sake of its worker, or would be without a dry run.
-pub(super) struct OwnShed {
-    pub(super) shed: Shed,
-    pub(super) is_enforced: bool,
-    /// When its client may be let in.
-    pub(super) retry_in: Nanos,
+/// What becomes of a request for the sake of its worker.
+pub(super) enum OwnShed {
+    /// It is shed, and its client may be let in after this time.
+    Shed(Shed, Nanos),
+    /// It would be without a dry run, and goes on with this mark.
+    Marked(Shed),
 }

@@ -8,11 +8,12 @@
 //! of Envoy's.
 
 use std::mem;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Batch, Decision, Transaction};
+use weir_limit::{Batch, BucketKey, Decision, Transaction};
 use weir_rules::RequestAttributes;
 use weir_store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
@@ -21,6 +22,7 @@ use super::borrowing::{apply_wait, borrow};
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges, HeldCharges};
 use super::delay::DelayedRequest;
+use super::delay::told::ToldWait;
 use super::in_flight::InFlight;
 use super::lease_request::{LeaseRequest, undecided};
 use super::look_ahead::LookAhead;
@@ -385,6 +387,12 @@ impl PendingDecision {
         context
     }
 
+    /// What tells the client of a request that goes on how long it waited for its turn.
+    pub(super) fn told_wait(&self) -> Option<Box<ToldWait>> {
+        let delay = self.route.policy.delay.as_ref();
+        ToldWait::new(delay?, self.delay?)
+    }
+
     /// For a request that limits deny.
     pub(super) fn denied(&mut self, denial: &Denial<'_>) -> ResponseContext {
         let verdict = self.denied_by(denial);
@@ -463,6 +471,14 @@ impl PendingDecision {
 
 /// What the stages share.
 impl PendingDecision {
+    /// What each limit was asked, in the order of what they decided: the bucket, and what is taken.
+    pub(super) fn asked(&self) -> impl Iterator<Item = (&BucketKey, NonZeroU64)> {
+        let batch = self.batch.iter();
+        let of_limits = batch.map(|transaction| (&transaction.key, transaction.cost));
+        let claims = self.leases.iter().flat_map(|leases| &leases.claims);
+        of_limits.chain(claims.map(|claim| (&claim.key, NonZeroU64::MIN)))
+    }
+
     /// Whether no decision of the store would be acted upon.
     fn is_idle(&self) -> bool {
         self.queried.never_deny() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())

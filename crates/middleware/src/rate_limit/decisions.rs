@@ -113,9 +113,7 @@ impl QueriedLimits {
         for (limit, decision) in limits.zip(&outcome.decisions) {
             limit.decision = *decision;
         }
-        if distance(outcome.source) > distance(self.source) {
-            self.source = outcome.source;
-        }
+        self.source = self.source.max(outcome.source);
     }
 
     pub(super) fn decided(
@@ -137,12 +135,7 @@ impl QueriedLimits {
 
     /// What decided in the store's place.
     pub(super) fn decided_by(&self) -> Option<&'static str> {
-        match self.source {
-            DecisionSource::Prefetched => Some("prefetched"),
-            DecisionSource::Remembered => Some("remembered"),
-            DecisionSource::Local => Some("local"),
-            DecisionSource::Store | DecisionSource::FailedOpen => None,
-        }
+        self.source.stand_in()
     }
 
     /// Whether no decision of the store can deny the request.
@@ -305,16 +298,6 @@ impl RoutePolicy<PreparedLimit> {
                 queried.within_override(decision),
             ))
         })
-    }
-}
-
-const fn distance(source: DecisionSource) -> u8 {
-    match source {
-        DecisionSource::Store => 0,
-        DecisionSource::Prefetched => 1,
-        DecisionSource::Remembered => 2,
-        DecisionSource::Local => 3,
-        DecisionSource::FailedOpen => 4,
     }
 }
 

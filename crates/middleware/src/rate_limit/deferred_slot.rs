@@ -13,6 +13,7 @@ use super::deferred_charge::DeferredCharges;
 use super::held::Refused;
 use super::spent::Spent;
 use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
+use crate::overload::shed_response;
 use crate::route::RouteState;
 use crate::{Shed, Verdict};
 
@@ -102,19 +103,21 @@ impl DeferredSlot {
     }
 
     fn concurrency(&self) -> Option<&RouteConcurrency> {
-        self.route.concurrency.as_ref()
+        self.route.shedding.by_upstream.as_ref()
     }
 
     /// Gives back what the limits took.
     fn shed(&mut self) -> Refused {
-        self.route.metrics.shed_by_upstream();
+        self.route.shedding.count_by_upstream();
         let batch = self.spent.take().map(|spent| spent.batch);
+        let shed = by_upstream(self.claim.priority);
         Refused {
             verdict: Verdict {
-                shed: Some(by_upstream(self.claim.priority)),
+                shed: Some(shed),
                 ..Verdict::new(Disposition::Shed)
             },
             batch: batch.unwrap_or_default(),
+            response: shed_response(shed, None),
         }
     }
 

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
 use smallvec::SmallVec;
 use weir_limit::Batch;
 
@@ -48,6 +49,8 @@ pub(crate) struct Refused {
     pub(crate) verdict: Verdict,
     /// What limits have got back: what they were asked; empty where none was.
     pub(crate) batch: Batch,
+    /// What its client gets.
+    pub(crate) response: Response<Full<Bytes>>,
 }
 
 /// What one request holds, in the order in which it learns of the response.

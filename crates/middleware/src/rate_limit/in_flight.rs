@@ -1,10 +1,11 @@
 //! What a request holds of the limits on requests in flight.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
+use weir_rules::Limit;
 use weir_store::LeaseGuard;
-use weir_telemetry::GaugeGuard;
+use weir_telemetry::{Family, Gauge, GaugeGuard, Metrics, Name};
 
 /// A request's leases of the limits on requests in flight, until the last clone of this is dropped.
 ///
@@ -26,5 +27,82 @@ impl InFlight {
             _guard: guard,
             _gauges: gauges,
         }))
+    }
+}
+
+/// Counts the requests in flight that hold a place of a limit. Most limits have none, and are not on
+/// the page.
+#[derive(Clone, Debug)]
+pub struct PlaceCounter {
+    limit: Arc<str>,
+    all: Family<Gauge>,
+    /// There where it was expected, or from the first request on.
+    own: Arc<OnceLock<Gauge>>,
+}
+
+impl PlaceCounter {
+    /// The counter of a limit with this name.
+    pub fn new(limit: &str, metrics: &Metrics) -> Self {
+        let all = metrics.gauges(Name::new(
+            "weir_leases_held",
+            "Requests that hold a place of a limit on requests in flight, by limit",
+        ));
+        Self {
+            limit: limit.into(),
+            all,
+            own: Arc::default(),
+        }
+    }
+
+    /// The counter of a limit, at zero if one of its quotas bounds the requests in flight.
+    pub(super) fn of(limit: &Limit, metrics: &Metrics) -> Self {
+        let counter = Self::new(limit.name(), metrics);
+        let of_overrides = limit.overrides().map(|overridden| overridden.quota);
+        let mut quotas = limit.quota().into_iter().chain(of_overrides);
+        if quotas.any(|quota| quota.is_in_flight()) {
+            counter.gauge();
+        }
+        counter
+    }
+
+    /// Counts a request, as long as the guard lives.
+    pub fn taken(&self) -> GaugeGuard {
+        GaugeGuard::new(self.gauge())
+    }
+
+    fn gauge(&self) -> &Gauge {
+        let gauge = || self.all.member([("limit", &*self.limit)]);
+        self.own.get_or_init(gauge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_limit::Quota;
+    use weir_rules::{HashKey, KeySource, Missing};
+    use weir_telemetry::PageFormat;
+
+    use super::*;
+
+    /// A gauge that is born with its first event looks to a query like one that never grew.
+    #[test]
+    fn no_limit_on_requests_in_flight_is_missing_from_the_page_before_the_first() {
+        let metrics = Metrics::new();
+        let held = || {
+            let page = metrics.page(PageFormat::Text).unwrap();
+            let held = page.lines().filter(|it| it.starts_with("weir_leases_held"));
+            held.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let of = |name, quota| {
+            let key = HashKey::random();
+            let limit = Limit::new(name, vec![KeySource::Global], quota, Missing::Skip, key);
+            PlaceCounter::of(&limit.unwrap(), &metrics)
+        };
+        let rare = of("PerMinute", Quota::per_minute(1).try_into().unwrap());
+        assert_eq!(held(), [""; 0]);
+        of("AtOnce", Quota::in_flight(1).unwrap());
+        assert_eq!(held(), ["weir_leases_held{limit=\"AtOnce\"} 0"]);
+        let _taken = rare.taken();
+        assert!(held().contains(&"weir_leases_held{limit=\"PerMinute\"} 1".to_owned()));
     }
 }

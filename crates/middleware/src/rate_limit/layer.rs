@@ -21,7 +21,6 @@ use crate::RequestContext;
 use crate::access::AccessControl;
 use crate::backend::{Backend, BackgroundTasks};
 use crate::identify::{Identification, KeyExtractor, peer};
-use crate::overload::OverloadShedding;
 use crate::route::{RouteState, Routed};
 use crate::steps::UnreadableDenials;
 
@@ -50,8 +49,6 @@ pub(super) struct Settings {
     pub(super) verifies_passwords: bool,
     /// What notices proxies that nobody trusts, also where they are denied.
     pub(super) forwarded: Option<crate::ForwardedLayer>,
-    /// None where requests are not shed for the sake of their worker.
-    pub(super) overload: Option<Arc<OverloadShedding>>,
     pub(super) waits: WaitSpreader,
     /// Limits whose denials web pages cannot read.
     pub(super) unreadable: Arc<UnreadableDenials>,
@@ -211,7 +208,6 @@ impl RateLimitLayer {
             shares_unknown: false,
             verifies_passwords: true,
             forwarded: None,
-            overload: None,
             waits: WaitSpreader::default(),
             unreadable: Arc::default(),
             respond: None,
@@ -363,11 +359,6 @@ impl RateLimitLayer {
     /// passwords or do not.
     pub fn verifying_passwords(self, verifies_passwords: bool) -> Self {
         self.with(|settings| settings.verifies_passwords = verifies_passwords)
-    }
-
-    /// The same layer, which sheds requests of workers that are overloaded.
-    pub fn with_overload_shedding(self, overload: Option<Arc<OverloadShedding>>) -> Self {
-        self.with(|settings| settings.overload = overload)
     }
 
     /// The same layer, which notes here which limits deny requests of pages that cannot read it.

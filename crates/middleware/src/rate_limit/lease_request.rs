@@ -47,7 +47,7 @@ impl LeaseRequest {
                 // A client that is kept out is counted in buckets of its own.
                 is_taken && claim.key.class() == BucketClass::Limit
             })
-            .filter_map(|(_, queried)| Some(policy.limit(queried.limit.into())?.metrics.leased()))
+            .filter_map(|(_, queried)| Some(policy.limit(queried.limit.into())?.places.taken()))
             .collect();
         (!leased.guard.is_empty()).then(|| InFlight::new(leased.guard, gauges))
     }

@@ -17,7 +17,8 @@ use crate::identify::UnverifiedAccount;
 use crate::{RequestContext, rejection};
 
 impl<S> RateLimit<S> {
-    fn lists_accounts(&self) -> bool {
+    /// Whether the lists may allow accounts, so that nothing is decided before they are known.
+    pub(super) fn lists_accounts(&self) -> bool {
         matches!(&self.settings.access, Some(access) if access.allows_accounts())
     }
 
@@ -63,8 +64,7 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Goes on with a request whose account is known now. A late worker that has decided about it
-    /// without its account does not shed it after all.
+    /// Goes on with a request whose account is known now.
     #[cold]
     fn start_again<Q: LimitedRequest>(
         &mut self,
@@ -73,8 +73,7 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<Q>,
     {
-        let waits_for_account = self.lists_accounts() || self.waits_for_account_to_decide();
-        self.start(request, waits_for_account)
+        self.start(request, true)
     }
 }
 

@@ -57,7 +57,7 @@ pub use self::descriptors::{
     AskedDescriptor, DecidedDescriptors, DescriptorDecision, DescriptorLimits, Domains, ShownLimit,
 };
 pub use self::header_fields::{HeaderForm, HeaderForms};
-pub use self::in_flight::InFlight;
+pub use self::in_flight::{InFlight, PlaceCounter};
 use self::layer::Settings;
 pub use self::layer::{Denied, RateLimitLayer};
 pub use self::metered::Metered;
@@ -162,7 +162,7 @@ impl<S> RateLimit<S> {
             identification.identify(&mut request);
         }
         ResponseFuture {
-            state: self.start(request, true),
+            state: self.start(request, false),
         }
     }
 }

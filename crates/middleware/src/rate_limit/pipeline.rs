@@ -36,12 +36,13 @@ use crate::route::RouteState;
 use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 
 impl<S> RateLimit<S> {
-    /// Decides about a request, by the lists first. A late worker sheds it only if `may_shed`.
+    /// Decides about a request, by the lists first; about one that `comes_again`, now that its
+    /// account is known.
     #[inline(always)]
     pub(super) fn start<Q: LimitedRequest>(
         &mut self,
         request: Q,
-        may_shed: bool,
+        comes_again: bool,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<Q>,
@@ -50,12 +51,7 @@ impl<S> RateLimit<S> {
         let access = control.map(|control| (control, control.access(request.extensions())));
         match access {
             Some(_) if self.needs_account_for_lists(&request) => self.learn_account(request),
-            None | Some((_, Access::Unlisted)) => {
-                if may_shed && self.is_overloaded() {
-                    return self.start_overloaded(request);
-                }
-                self.ask(request)
-            }
+            None | Some((_, Access::Unlisted)) => self.ask_unless_late(request, comes_again),
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
             Some((control, Access::Blocked(entry))) => {
                 let kept_out = KeptOut::listed(control);
@@ -84,7 +80,7 @@ impl<S> RateLimit<S> {
         let conceals = route.conceals().then(|| Arc::clone(route));
         let mut context = ResponseContext::new(Verdict::new(Disposition::Unlimited), conceals);
         context.verdict.listed = listed;
-        if route.concurrency.is_some() {
+        if route.needs_slot() {
             return self.pass_by_slot(request, context);
         }
         ResponseState::Forwarding {
@@ -334,7 +330,7 @@ impl PendingState {
         }
         let route = Arc::clone(&self.decision.route);
         match route.policy.denial(&self.decision.queried) {
-            None if route.concurrency.is_some() => self.enter(limiter, request, in_flight),
+            None if route.needs_slot() => self.enter(limiter, request, in_flight),
             None => {
                 self.decision.count();
                 self.forward(limiter, request, in_flight, None)
@@ -383,6 +379,8 @@ impl PendingState {
         let mut context = self.decision.allowed(in_flight, charges.clone());
         context.verdict.store = Some(store);
         context.hold(sample);
+        // A sample must not have what Weir adds.
+        context.hold(self.decision.told_wait());
         if let Some(slot) = slot {
             context.hold_slot(slot, &request, &mut upload, charges.as_ref());
         }

@@ -14,6 +14,7 @@ use weir_telemetry::{Disposition, LimitMetrics, Metrics};
 use super::delay::Delay;
 use super::denial_lines::DenialLines;
 use super::header_fields::{HeaderForm, HeaderForms, Label};
+use super::in_flight::PlaceCounter;
 use super::on_denied::OnDenied;
 use crate::rejection::{self, retry_after};
 
@@ -85,6 +86,7 @@ pub struct PreparedLimit {
     /// The header lines of the response to it; none where they are not the default ones.
     pub(super) lines: Option<Arc<DenialLines>>,
     pub metrics: LimitMetrics,
+    pub(super) places: PlaceCounter,
 }
 
 impl RoutePolicy {
@@ -131,6 +133,7 @@ impl RoutePolicy {
                 label,
                 document: rejection::document(status, &[name], Nanos::ZERO),
                 metrics: counters(&used, metrics),
+                places: PlaceCounter::of(&used.limit, metrics),
                 used,
             }
         };
@@ -248,15 +251,9 @@ impl RoutePolicy<PreparedLimit> {
 
 /// What is counted of a limit, with all that its use on a route can lead to at zero.
 fn counters(used: &LimitUse, metrics: &Metrics) -> LimitMetrics {
-    let limit = &used.limit;
-    let counters = metrics.limit(limit.name());
+    let counters = metrics.limit(used.limit.name());
     if !used.is_plain() {
         counters.expect_settlements();
-    }
-    let of_overrides = limit.overrides().map(|overridden| overridden.quota);
-    let mut quotas = limit.quota().into_iter().chain(of_overrides);
-    if quotas.any(|quota| quota.is_in_flight()) {
-        counters.expect_leases();
     }
     counters
 }

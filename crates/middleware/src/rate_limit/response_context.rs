@@ -16,11 +16,11 @@ use super::header_fields::{self, HeaderForms, LimitStatus};
 use super::held::{BodySize, Held, HeldByRequest, HeldResponse, Refused, Responder};
 use super::in_flight::InFlight;
 use super::policy::{PreparedLimit, RoutePolicy};
+use crate::Verdict;
 use crate::backend::PendingTasks;
 use crate::header_text::append_to;
 use crate::response_body::{BodyReader, ResponseBody};
 use crate::route::RouteState;
-use crate::{Verdict, rejection};
 
 /// What is to be added to a response on its way out.
 pub(super) struct ResponseContext {
@@ -68,7 +68,6 @@ impl ResponseContext {
         } else {
             (response, tasks, reader) = self.tell_held(response, Responder::Service);
         }
-        self.tell_delay(&mut response);
         self.add_verdict_and_headers(&mut response);
         let in_flight = self.in_flight.take();
         let response = response.map(|body| {
@@ -136,18 +135,6 @@ impl ResponseContext {
         Poll::Pending
     }
 
-    /// Tells how long the request waited for its turn, where that is wanted.
-    fn tell_delay<B>(&self, response: &mut Response<B>) {
-        let policy = self.route.as_ref().map(|route| &route.policy);
-        let delay = policy.and_then(|policy| policy.delay.as_ref());
-        if let (Some(delay), Some(waited)) = (delay, self.verdict.delay)
-            && delay.server_timing
-            && let Ok(value) = format!("ratelimit;dur={}", waited.as_millis()).parse()
-        {
-            response.headers_mut().append("server-timing", value);
-        }
-    }
-
     /// Responds to a request that is refused by what it holds. Its limits have got back what they
     /// took, and it counts for no ban.
     #[cold]
@@ -163,7 +150,7 @@ impl ResponseContext {
             decided_at: self.verdict.decided_at,
             ..refused.verdict
         };
-        let mut response = rejection::after_all(&verdict);
+        let mut response = ResponseBody::whole(refused.response);
         let context = Self {
             status,
             ..Self::new(verdict, self.route.take())

@@ -20,11 +20,28 @@ use super::pipeline::PendingState;
 use super::plan::size;
 use super::response_context::ResponseContext;
 use super::spent::Spent;
-use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
+use super::{LimitedRequest, LimitedService, RateLimit, RateLimitLayer, ResponseState};
 use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
-use crate::overload::{OverloadShedding, OwnShed};
+use crate::overload::{OverloadShedding, OwnShed, Shedding, shed_response};
 use crate::route::RouteState;
-use crate::{RequestContext, Shed, Verdict, rejection};
+use crate::{RequestContext, ResponseBody, Shed, Verdict};
+
+impl RateLimitLayer {
+    /// The same layer, where workers that are overloaded shed requests. Those that a
+    /// [`RouteLayer`](crate::RouteLayer) has found a route for are shed as that says.
+    pub fn with_shedding(self, shedding: &Shedding) -> Self {
+        let by_worker = shedding.by_worker().by_worker;
+        self.with(|settings| {
+            let own = settings.route.iter_mut();
+            for route in own.chain([&mut settings.unrouted]) {
+                Arc::make_mut(route)
+                    .shedding
+                    .by_worker
+                    .clone_from(&by_worker);
+            }
+        })
+    }
+}
 
 impl<S> RateLimit<S> {
     /// Goes on with a request that has a slot or is shed: at once, or when it has waited.
@@ -57,55 +74,62 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Whether this worker sheds requests now.
-    #[inline]
-    pub(super) fn is_overloaded(&self) -> bool {
-        self.settings.overload.is_some() && OverloadShedding::is_shedding()
-    }
-
-    /// Whether an overloaded worker does not decide about a request until its account is known.
-    pub(super) fn waits_for_account_to_decide(&self) -> bool {
-        let overload = self.settings.overload.as_ref();
-        overload.is_some_and(|overload| overload.concerns_accounts())
-    }
-
-    /// Decides about a request of a worker that is overloaded, before its limits are asked.
-    #[cold]
-    pub(super) fn start_overloaded<Q: LimitedRequest>(
+    /// Asks the limits about a request, unless this worker has too much to do and sheds it. One that
+    /// `comes_again` has been here before its account was known.
+    #[inline(always)]
+    pub(super) fn ask_unless_late<Q: LimitedRequest>(
         &mut self,
         request: Q,
+        comes_again: bool,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<Q>,
     {
-        let own = self.own_shed(&request);
-        if let Some(own) = &own
-            && own.is_enforced
-        {
-            return respond(without_limits(own.shed), own.shed, Some(own.retry_in));
+        match OverloadShedding::is_shedding() {
+            false => self.ask(request),
+            true => self.start_overloaded(request, comes_again),
         }
-        let state = self.ask(request);
-        match own {
-            Some(OwnShed { shed, .. }) => state.marked(shed),
-            None => state,
+    }
+
+    /// Decides about a request of a worker that is overloaded, before its limits are asked.
+    #[cold]
+    fn start_overloaded<Q: LimitedRequest>(
+        &mut self,
+        request: Q,
+        comes_again: bool,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<Q>,
+    {
+        match self.own_shed(&request, comes_again) {
+            Some(OwnShed::Shed(shed, retry_in)) => {
+                respond(without_limits(shed), shed, Some(retry_in))
+            }
+            Some(OwnShed::Marked(shed)) => self.ask(request).marked(shed),
+            None => self.ask(request),
         }
     }
 
     /// Whether a request is shed as this worker is overloaded. One whose account says its priority,
-    /// and is not known yet, comes here again. Of a preflight nobody knows the account, and its
-    /// response costs no more.
-    fn own_shed<Q: LimitedRequest>(&self, request: &Q) -> Option<OwnShed> {
+    /// and is not known yet, comes here again; about any other that does it is decided already. Of a
+    /// preflight nobody knows the account, and its response costs no more.
+    fn own_shed<Q: LimitedRequest>(&self, request: &Q, comes_again: bool) -> Option<OwnShed> {
         let extensions = request.extensions();
         let settings = &self.settings;
-        let overload = settings.overload.as_ref()?;
         let route = settings.route_or_none(extensions);
+        let overload = route.shedding.by_worker.as_ref()?;
+        let by_accounts = overload.concerns_accounts();
+        let is_decided = comes_again && !by_accounts && !self.lists_accounts();
+        let is_early = by_accounts && RequestContext::unverified(extensions).is_some();
         let body_bytes = || size(request.body());
-        if overload.concerns_accounts() && RequestContext::unverified(extensions).is_some()
+        if is_decided
+            || is_early
             || (route.policy).exempts(request.method(), request.headers(), body_bytes)
         {
             return None;
         }
-        overload.shed(route.priority, extensions, settings.backend.now())
+        let priority = route.shedding.priority;
+        overload.shed(priority, extensions, settings.backend.now())
     }
 
     /// Forwards a request that no limit applies to. One of a client on the allow list is counted,
@@ -121,7 +145,7 @@ impl<S> RateLimit<S> {
     {
         let route = Arc::clone(self.settings.route_or_none(request.extensions()));
         let always = context.verdict.listed.is_some();
-        let Some(limited) = &route.concurrency else {
+        let Some(limited) = &route.shedding.by_upstream else {
             return ResponseState::Forwarding {
                 future: self.inner.call(request.map(Metered::unmetered)),
                 context: Box::new(context),
@@ -141,7 +165,7 @@ impl<S> RateLimit<S> {
                 }
                 Err(shed) => {
                     let route = limiter.settings.route_or_none(request.extensions());
-                    route.metrics.shed_by_upstream();
+                    route.shedding.count_by_upstream();
                     respond(without_limits(shed), shed, None)
                 }
             },
@@ -196,7 +220,7 @@ impl PendingState {
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let route = Arc::clone(&self.decision.route);
-        let Some(limited) = &route.concurrency else {
+        let Some(limited) = &route.shedding.by_upstream else {
             return self.forward(limiter, request, in_flight, None);
         };
         let claim = limited.claim(request.extensions(), false);
@@ -228,7 +252,7 @@ impl PendingState {
                     }
                     Err(shed) => {
                         drop(refund);
-                        pending.decision.route.metrics.shed_by_upstream();
+                        pending.decision.route.shedding.count_by_upstream();
                         let verdict = Verdict {
                             shed: Some(shed),
                             store: Some(pending.waited()),
@@ -310,7 +334,7 @@ fn respond<F, R>(
     shed: Shed,
     retry_in: Option<Nanos>,
 ) -> ResponseState<F, R> {
-    let mut response = rejection::shed(shed.by, retry_in);
+    let mut response = ResponseBody::whole(shed_response(shed, retry_in));
     let tasks = context.complete(&mut response);
     ResponseState::answered(response, tasks)
 }

@@ -25,7 +25,7 @@ use super::held::Responder;
 use super::response_context::ResponseContext;
 use crate::Verdict;
 use crate::access::AccessControl;
-use crate::backend::{Backend, BackgroundTasks};
+use crate::backend::Backend;
 use crate::route::RouteState;
 
 /// Limits and bans with a store and a clock of their own.
@@ -77,14 +77,8 @@ impl Simulation {
     /// Limits, lists and bans that keep their buckets in `store`.
     pub fn new(store: Memory, access: AccessControl) -> Self {
         let (store, clock) = (Arc::new(store), ManualClock::default());
-        let backend = Backend {
-            leases: Arc::new(store.leases().clone()),
-            clock: Arc::new(clock.clone()),
-            tasks: BackgroundTasks::default(),
-            ..Backend::new(Arc::<Memory>::clone(&store))
-        };
         Self {
-            backend,
+            backend: Backend::in_memory(&store, Arc::new(clock.clone())),
             clock,
             store,
             access: (!access.is_empty()).then_some(access),
@@ -246,14 +240,8 @@ impl Simulated {
 
 /// Passes on what each limit of the batch decided, and then those on requests in flight.
 fn tell_decisions(decision: &PendingDecision, mut tell: impl FnMut(LimitDecision<'_>)) {
-    let of_limits = decision
-        .batch
-        .iter()
-        .map(|transaction| (&transaction.key, transaction.cost));
-    let claims = decision.leases.iter().flat_map(|leases| &leases.claims);
-    let claims = claims.map(|claim| (&claim.key, NonZeroU64::MIN));
     let decided = decision.queried.decided();
-    for ((queried, decision), (key, cost)) in decided.zip(of_limits.chain(claims)) {
+    for ((queried, decision), (key, cost)) in decided.zip(decision.asked()) {
         tell(LimitDecision {
             limit: queried.limit.into(),
             key,

@@ -17,13 +17,13 @@ use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::time::{self, Instant};
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Batch, BucketKeys, Claims, Transaction};
+use weir_limit::{Batch, BucketKeys, Transaction};
 
 use crate::breaker::{Breaker, BreakerSettings, CircuitSupervisor, Reachability};
 use crate::{
-    Call, ChangedList, DecisionSource, HealthCheck, KeyScan, LeaseGuard, Leased, Leases, Memory,
-    Outcome, Owed, OwedBatch, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists,
-    SharedTexts, Store, StoreError, StoreFuture,
+    Call, ChangedList, DecisionSource, HealthCheck, KeyScan, Memory, Outcome, Owed, OwedBatch,
+    Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, SharedTexts, Store, StoreError,
+    StoreFuture,
 };
 
 /// How long it is tried to send a refund to a server that is out of reach: one that is frozen or
@@ -64,15 +64,15 @@ pub enum OnFailure {
 
 /// A remote store with a deadline, a breaker, and something to do on failure: one for each worker.
 pub struct Guarded<S> {
-    guard: Arc<Guard<S>>,
+    pub(super) guard: Arc<Guard<S>>,
     _supervisor: CircuitSupervisor,
 }
 
-struct Guard<S> {
-    store: S,
-    settings: GuardSettings,
-    breaker: Arc<Breaker>,
-    local: Arc<Memory>,
+pub(super) struct Guard<S> {
+    pub(super) store: S,
+    pub(super) settings: GuardSettings,
+    pub(super) breaker: Arc<Breaker>,
+    pub(super) local: Arc<Memory>,
 }
 
 impl<S: Remote> Guarded<S> {
@@ -128,7 +128,7 @@ impl<S: HealthCheck> HealthCheck for Guard<S> {
 
 impl<S: Remote> Guard<S> {
     /// Waits for an answer, until the deadline, and counts how it went.
-    async fn in_time<T: Unpin>(
+    pub(super) async fn in_time<T: Unpin>(
         &self,
         call: Call,
         mut answer: StoreFuture<T>,
@@ -516,68 +516,8 @@ impl<S: Remote> Guarded<S> {
     }
 }
 
-impl<S: Remote> Guard<S> {
-    fn acquire_without(&self, claims: &Claims, error: StoreError) -> StoreFuture<Leased> {
-        match self.settings.on_failure {
-            OnFailure::Deny => StoreFuture::failed(error),
-            OnFailure::Allow => StoreFuture::ready(Leased {
-                outcome: Outcome {
-                    decisions: smallvec![None; claims.len()],
-                    source: DecisionSource::FailedOpen,
-                },
-                guard: LeaseGuard::EMPTY,
-            }),
-            OnFailure::Local => {
-                let mut leased = self.local.leases().acquire_now(claims);
-                leased.outcome.source = DecisionSource::Local;
-                StoreFuture::ready(leased)
-            }
-        }
-    }
-}
-
-/// Leases that the store gave are its own affair when it is out of reach: they are released there
-/// as soon as it is back, or expire. Meanwhile the memory store counts only those that it gave
-/// itself.
-impl<S: Remote + Leases> Leases for Guarded<S> {
-    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
-        let guard = Arc::clone(&self.guard);
-        if guard.breaker.is_open() {
-            return guard.acquire_without(&claims, StoreError::OutOfReach);
-        }
-        StoreFuture::waiting(async move {
-            let answer = guard.store.acquire(claims.clone(), now);
-            match guard.in_time(Call::Acquire, answer).await {
-                Ok(leased) => Ok(leased),
-                // A lease that comes too late is released when it is there: a release that got to
-                // the store before it would leave it held.
-                Err(failure) => guard.acquire_without(&claims, failure.finish()).await,
-            }
-        })
-    }
-
-    /// Deletes them here and in the store; a store that is out of reach is an error even so.
-    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
-        let local = self.guard.local.leases().delete(keys.clone());
-        if self.guard.breaker.is_open() {
-            return StoreFuture::failed(StoreError::OutOfReach);
-        }
-        let guard = Arc::clone(&self.guard);
-        StoreFuture::waiting(async move {
-            local.await?;
-            let answer = guard.store.delete(keys);
-            let answer = guard.in_time(Call::Reset, answer).await;
-            answer.map_err(CallFailure::finish)
-        })
-    }
-
-    fn end(&self) -> StoreFuture<()> {
-        self.guard.store.end()
-    }
-}
-
 /// Why a call failed, and the call.
-struct CallFailure<T> {
+pub(super) struct CallFailure<T> {
     error: StoreError,
     call: FailedCall<T>,
 }
@@ -592,7 +532,7 @@ struct FailedCall<T> {
 
 impl<T: Send + Unpin + 'static> CallFailure<T> {
     /// The error, while the call is brought to its end in the background.
-    fn finish(self) -> StoreError {
+    pub(super) fn finish(self) -> StoreError {
         if self.call.is_late {
             finish(self.call.answer);
         }

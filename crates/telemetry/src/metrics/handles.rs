@@ -46,8 +46,6 @@ struct RouteCounters {
     requests: Family<Counter>,
     /// By kind of listener.
     counters: [OutcomeCounters; ListenerKind::ALL.len()],
-    /// Requests that were shed for the sake of their upstream, not of the gateway.
-    shed_by_upstream: Counter,
 }
 
 /// By status class, then by disposition. A counter that was not expected is on the page from its
@@ -73,8 +71,6 @@ pub struct RouteSample {
     pub decisions: [u64; Disposition::ALL.len()],
     /// Responses with a status of 500 and above, in the same order.
     pub server_errors: [u64; Disposition::ALL.len()],
-    /// Requests that were shed for the sake of their upstream, not of the gateway.
-    pub shed_by_upstream: u64,
     /// From the head of the request to the end of the response.
     pub latency: LatencyCounts,
 }
@@ -107,8 +103,6 @@ impl DecisionSample {
 struct LazyLimitCounters {
     name: Arc<str>,
     settlements: Family<Counter>,
-    leases: Family<Gauge>,
-    leased: OnceLock<Gauge>,
     /// By outcome.
     settled: [OnceLock<Counter>; Settled::ALL.len()],
 }
@@ -234,7 +228,6 @@ impl RouteMetrics {
             name,
             requests: requests.clone(),
             counters: Default::default(),
-            shed_by_upstream: Counter::default(),
         };
         Self {
             counters: Arc::new(counters),
@@ -282,16 +275,10 @@ impl RouteMetrics {
         }
     }
 
-    /// Counts a request that is shed for the sake of its upstream.
-    pub fn shed_by_upstream(&self) {
-        self.counters.shed_by_upstream.inc();
-    }
-
     /// The counts until now.
     pub fn sample(&self) -> RouteSample {
         let mut sample = RouteSample {
             latency: self.counters.seconds.counts(),
-            shed_by_upstream: self.counters.shed_by_upstream.get(),
             ..RouteSample::default()
         };
         let listeners = self.counters.counters.iter();
@@ -333,7 +320,6 @@ impl LimitMetrics {
         name: &Arc<str>,
         decisions: &Family<Counter>,
         settlements: &Family<Counter>,
-        leases: &Family<Gauge>,
     ) -> Self {
         let counter = |decision: Disposition| {
             let labels = [("limit", &**name), ("decision", decision.as_str())];
@@ -347,8 +333,6 @@ impl LimitMetrics {
             lazy: Arc::new(LazyLimitCounters {
                 name: Arc::clone(name),
                 settlements: settlements.clone(),
-                leases: leases.clone(),
-                leased: OnceLock::new(),
                 settled: Default::default(),
             }),
         }
@@ -415,16 +399,6 @@ impl LimitMetrics {
         }
     }
 
-    /// Shows, at zero, the requests in flight that hold a place of this limit.
-    pub fn expect_leases(&self) {
-        self.lazy.leased();
-    }
-
-    /// Counts a request among those in flight, as long as the guard lives.
-    pub fn leased(&self) -> GaugeGuard {
-        GaugeGuard::new(self.lazy.leased())
-    }
-
     /// Counts a settlement of this limit.
     pub fn settled(&self, how: Settled) {
         if let Some(counter) = self.lazy.settlement(how) {
@@ -434,11 +408,6 @@ impl LimitMetrics {
 }
 
 impl LazyLimitCounters {
-    fn leased(&self) -> &Gauge {
-        let gauge = || self.leases.member([("limit", &*self.name)]);
-        self.leased.get_or_init(gauge)
-    }
-
     fn settlement(&self, how: Settled) -> Option<&Counter> {
         let labels = [("limit", &*self.name), ("outcome", how.as_str())];
         let cell = self.settled.get(how as usize)?;

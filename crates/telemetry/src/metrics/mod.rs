@@ -36,8 +36,8 @@ pub use self::openmetrics::PageFormat;
 pub use self::overload::{ConcurrencySample, OverloadMetrics, OverloadShed, ShedSample};
 pub use self::page::{Family, Name};
 use self::page::{Page, SampleKind};
-use self::recent::Remembered;
 pub use self::recent::{Failures, RouteErrors};
+use self::recent::{RecentCounters, Remembered};
 pub use self::refusals::{RefusalMetrics, Refusals};
 pub use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::striped::Counter;
@@ -62,7 +62,6 @@ pub struct Metrics {
     subjects: Mutex<Option<HashMap<Arc<str>, TopSubjects>>>,
     bans: Bans,
     settlements: Family<Counter>,
-    leases: Family<Gauge>,
     store_seconds: Family<Latency>,
     store_errors: Family<Counter>,
     failed_store_calls: Counter,
@@ -81,10 +80,10 @@ pub struct Metrics {
     wrong_admin_tokens: Counter,
     server: ServerMetrics,
     refusals: RefusalMetrics,
-    overload: OverloadMetrics,
     log_left_out: Counter,
     tail: Arc<Tail>,
     remembered: Remembered,
+    recent: RecentCounters,
 }
 
 impl Metrics {
@@ -107,10 +106,6 @@ impl Metrics {
             settlements: page.metric(Name::new(
                 "weir_settlements",
                 "Costs taken or given back once the response was there, by limit and outcome",
-            )),
-            leases: page.metric(Name::new(
-                "weir_leases_held",
-                "Requests that hold a place of a limit on requests in flight, by limit",
             )),
             store_seconds: page.metric(Name::new(
                 "weir_store_call_duration_seconds",
@@ -136,7 +131,6 @@ impl Metrics {
             )),
             server: ServerMetrics::new(&page),
             refusals: RefusalMetrics::new(&page),
-            overload: OverloadMetrics::new(&page),
             log_left_out: page.metric(Name::new(
                 "weir_access_log_lines_left_out",
                 "Lines of requests that were not let through, left out of the access log by its \
@@ -177,6 +171,7 @@ impl Metrics {
             load_error: Mutex::default(),
             tail: Arc::default(),
             remembered: Remembered::default(),
+            recent: RecentCounters::default(),
             page,
         };
         for succeeded in [true, false] {
@@ -254,7 +249,7 @@ impl Metrics {
             let subjects = subjects.entry(Arc::clone(&name));
             subjects.or_insert_with(TopSubjects::new).clone()
         });
-        let metrics = LimitMetrics::new(&name, &self.decisions, &self.settlements, &self.leases);
+        let metrics = LimitMetrics::new(&name, &self.decisions, &self.settlements);
         metrics.with_subjects(subjects)
     }
 

@@ -9,15 +9,20 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::Metrics;
-use super::page::{Family, Name, Page, SampleKind};
+use super::page::{Family, Name, SampleKind};
+use super::recent::{Failures, RecentCounters};
+use crate::striped;
 
-/// The counts of overloaded workers.
-#[derive(Clone, Debug, Default)]
+/// What is counted for findings.
+const BY_WORKERS: &str = "requests that workers shed";
+const BY_UPSTREAMS: &str = "requests that were shed for the sake of their upstream";
+
+/// The counts of requests that are shed. Clones share them.
+#[derive(Clone, Debug)]
 pub struct OverloadMetrics {
     delay: Family<Gauge<f64, AtomicU64>>,
     shed: Family<Counter>,
-    /// All that were shed.
-    total: Counter,
+    recent: RecentCounters,
 }
 
 /// The counters of a priority.
@@ -25,7 +30,7 @@ pub struct OverloadMetrics {
 pub struct OverloadShed {
     shed: Counter,
     would_deny: Counter,
-    total: Counter,
+    recent: striped::Counter,
 }
 
 /// The state of the limit on an upstream's requests in flight.
@@ -53,7 +58,8 @@ pub struct ShedSample {
 }
 
 impl OverloadMetrics {
-    pub(super) fn new(page: &Page) -> Self {
+    fn new(metrics: &Metrics) -> Self {
+        let page = &metrics.page;
         Self {
             delay: page.metric(Name::new(
                 "weir_worker_delay_seconds",
@@ -65,7 +71,7 @@ impl OverloadMetrics {
                 "Requests that were shed as their worker has more to do than its CPU can handle, \
                  by priority and decision",
             )),
-            total: Counter::default(),
+            recent: metrics.recent.clone(),
         }
     }
 
@@ -89,12 +95,26 @@ impl OverloadMetrics {
         OverloadShed {
             shed: counter("shed"),
             would_deny: counter("would_deny"),
-            total: self.total.clone(),
+            recent: self.recent.counter(BY_WORKERS, "all"),
         }
     }
 
-    pub(super) fn total(&self) -> u64 {
-        self.total.get()
+    /// The counter of a route's requests that are shed for the sake of their upstream, for findings;
+    /// the same for the same route.
+    pub fn of_route(&self, route: &str) -> striped::Counter {
+        self.recent.counter(BY_UPSTREAMS, route)
+    }
+}
+
+impl Failures {
+    /// Requests that were shed as their worker had more to do than its CPU can handle.
+    pub fn shed_by_workers(&self) -> u64 {
+        self.counted(BY_WORKERS).map(|(_, count)| count).sum()
+    }
+
+    /// By route, the requests that were shed for the sake of their upstream.
+    pub fn shed_by_upstreams(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
+        self.counted(BY_UPSTREAMS)
     }
 }
 
@@ -103,7 +123,7 @@ impl OverloadShed {
     pub fn count(&self, is_shed: bool) {
         if is_shed {
             self.shed.inc();
-            self.total.inc();
+            self.recent.inc();
         } else {
             self.would_deny.inc();
         }
@@ -111,9 +131,9 @@ impl OverloadShed {
 }
 
 impl Metrics {
-    /// The metrics of workers that have more to do than their CPU can handle.
-    pub fn overload(&self) -> &OverloadMetrics {
-        &self.overload
+    /// The metrics of requests that are shed. To ask for them takes a lock, so it is done once.
+    pub fn overload(&self) -> OverloadMetrics {
+        OverloadMetrics::new(self)
     }
 
     /// Shows, at every scrape, the limits on requests in flight of the upstreams that have one, by

@@ -1,13 +1,13 @@
 //! The failures of the last minute, as differences of counters, so that they cost requests nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Metrics, Refusals, RouteSample};
+use super::{Counter, Metrics, Refusals, RouteSample};
 use crate::Disposition;
 
 /// Between samples of counters.
@@ -24,8 +24,31 @@ pub(super) struct Remembered(Mutex<VecDeque<(Instant, Counts)>>);
 struct Counts {
     routes: HashMap<Arc<str>, RouteErrors>,
     failed_store_calls: u64,
-    overload_shed: u64,
+    of_features: FeatureCounts,
     refused: u64,
+}
+
+/// Events that a feature counts, and the route or the like that they are of.
+type Counted = (&'static str, Arc<str>);
+
+type FeatureCounts = BTreeMap<Counted, u64>;
+
+/// What features count for findings about the last minute, and not for the page. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RecentCounters(Arc<Mutex<BTreeMap<Counted, Counter>>>);
+
+impl RecentCounters {
+    /// The counter of these events of a route or the like; the same for the same ones.
+    pub(super) fn counter(&self, events: &'static str, of: &str) -> Counter {
+        let mut counters = self.0.lock();
+        counters.entry((events, of.into())).or_default().clone()
+    }
+
+    fn counts(&self) -> FeatureCounts {
+        let counters = self.0.lock();
+        let counts = counters.iter().map(|(of, count)| (of.clone(), count.get()));
+        counts.collect()
+    }
 }
 
 /// Requests that limits, bans and lists let through, those that failed, and those that were held.
@@ -35,8 +58,6 @@ pub struct RouteErrors {
     pub requests: u64,
     /// Those of them that ended with a status of 500 and above.
     pub failed: u64,
-    /// Requests that were shed for the sake of their upstream, which are none of the others.
-    pub shed: u64,
     /// Others that were denied, or whose client was banned or blocked.
     pub denied: u64,
 }
@@ -48,8 +69,7 @@ pub struct Failures {
     pub routes: Vec<(Arc<str>, RouteErrors)>,
     /// Calls of the store.
     pub failed_store_calls: u64,
-    /// Requests that were shed as their worker had more to do than its CPU can handle.
-    pub overload_shed: u64,
+    of_features: FeatureCounts,
     /// Those who are refused now, and what was refused of them.
     pub refusals: Refusals,
 }
@@ -89,7 +109,6 @@ impl Metrics {
             let since = RouteErrors {
                 requests: now.requests - before.requests,
                 failed: now.failed - before.failed,
-                shed: now.shed - before.shed,
                 denied: now.denied - before.denied,
             };
             (name, since)
@@ -97,12 +116,17 @@ impl Metrics {
         let mut routes: Vec<_> = routes.collect();
         routes.sort_by(|(one, _), (other, _)| one.cmp(other));
         let failed_before = before.map_or(0, |before| before.failed_store_calls);
-        let shed_before = before.map_or(0, |before| before.overload_shed);
+        let of_features = now.of_features.into_iter().map(|(of, now)| {
+            let before = before.and_then(|before| before.of_features.get(&of));
+            let since = now - before.copied().unwrap_or_default();
+            (of, since)
+        });
+        let of_features = of_features.collect();
         let refused_before = before.map_or(0, |before| before.refused);
         Failures {
             routes,
             failed_store_calls: now.failed_store_calls - failed_before,
-            overload_shed: now.overload_shed - shed_before,
+            of_features,
             refusals: Refusals {
                 connections: now.refused - refused_before,
                 ..self.refusals.sample()
@@ -117,7 +141,7 @@ impl Metrics {
                 .map(|(name, sample)| (name, (&sample).into()))
                 .collect(),
             failed_store_calls: self.failed_store_calls.get(),
-            overload_shed: self.overload.total(),
+            of_features: self.recent.counts(),
             refused: self.refusals.sample().connections,
         }
     }
@@ -127,22 +151,31 @@ impl From<&RouteSample> for RouteErrors {
     fn from(sample: &RouteSample) -> Self {
         let counts = sample.decisions.iter().zip(sample.server_errors);
         let decided = Disposition::ALL.into_iter().zip(counts);
-        let shed = Self {
-            shed: sample.shed_by_upstream,
-            ..Self::default()
-        };
-        decided.fold(shed, |sum, (decision, (requests, failed))| match decision {
-            Disposition::Shed => sum,
-            _ if decision.lets_through() => Self {
-                requests: sum.requests + requests,
-                failed: sum.failed + failed,
-                ..sum
-            },
-            _ => Self {
-                denied: sum.denied + requests,
-                ..sum
-            },
+        decided.fold(Self::default(), |sum, (decision, (requests, failed))| {
+            if decision.is_for_load() {
+                return sum;
+            }
+            match decision.lets_through() {
+                true => Self {
+                    requests: sum.requests + requests,
+                    failed: sum.failed + failed,
+                    ..sum
+                },
+                false => Self {
+                    denied: sum.denied + requests,
+                    ..sum
+                },
+            }
         })
+    }
+}
+
+impl Failures {
+    /// These events, by the routes or the like that they are of.
+    pub(super) fn counted(&self, events: &'static str) -> impl Iterator<Item = (&Arc<str>, u64)> {
+        let all = self.of_features.iter();
+        let found = all.filter(move |((counted, _), _)| *counted == events);
+        found.map(|((_, of), count)| (of, *count))
     }
 }
 
@@ -160,8 +193,14 @@ mod tests {
         let shed = StatusCode::SERVICE_UNAVAILABLE;
         route.finished(shed, Disposition::Shed, Duration::ZERO);
         assert_eq!(metrics.failures().routes[0].1, RouteErrors::default());
-        route.shed_by_upstream();
-        assert_eq!(metrics.failures().routes[0].1.shed, 1);
+        let of_routes = || {
+            let failures = metrics.failures();
+            let of_routes = failures.shed_by_upstreams();
+            of_routes.map(|(_, count)| count).collect::<Vec<_>>()
+        };
+        assert_eq!(of_routes(), [0_u64; 0]);
+        metrics.overload().of_route("all").inc();
+        assert_eq!(of_routes(), [1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -138,7 +138,6 @@ fn what_has_a_finite_set_of_labels_is_there_at_zero_before_anything_happens() {
     route.expect([Disposition::Allowed, Disposition::Denied]);
     let limit = metrics.limit("LoginsPerAddress");
     limit.expect_settlements();
-    limit.expect_leases();
     metrics.store_call("decide", &["deadline", "lost"]);
     for series in [
         "weir_config_loads_total{outcome=\"success\"}",
@@ -147,7 +146,6 @@ fn what_has_a_finite_set_of_labels_is_there_at_zero_before_anything_happens() {
         "weir_requests_total{route=\"login\",status=\"5xx\",decision=\"denied\"}",
         "weir_decisions_total{limit=\"LoginsPerAddress\",decision=\"would_deny\"}",
         "weir_settlements_total{limit=\"LoginsPerAddress\",outcome=\"failed\"}",
-        "weir_leases_held{limit=\"LoginsPerAddress\"}",
         "weir_store_errors_total{call=\"decide\",kind=\"lost\"}",
         "weir_tls_handshakes_total{outcome=\"plain_text\"}",
     ] {

@@ -51,9 +51,9 @@ fn write_shedding(
     } = *request;
     let upstream = settings.upstream_of(route);
     let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
-    let priority = settings.priorities.of(Some(identity));
+    let priority = settings.shedding.clients.of(Some(identity));
     let priority = route.priority.of_client(priority);
-    let overload = settings.overload;
+    let overload = settings.shedding.overload;
     let overload = overload.filter(|_| !is_exempt && priority != Priority::Critical);
     let account = identity.account.as_ref().map(|account| account.id);
     let lists = &settings.access.lists;

@@ -1,18 +1,19 @@
 //! What matters when there are more requests than an upstream or the gateway can handle.
 
 pub(crate) mod keys;
+pub(super) mod shares;
 
 use std::sync::Arc;
 
 use weir_limit::Priority;
-use weir_middleware::{ClientPriorities, OverloadSettings};
-use weir_rules::Enforcement;
-use weir_yaml::{Lowered, Lowering, Spanned, WordOr};
+use weir_middleware::{
+    ClientPriorities, ConcurrencyKeys, ConcurrencySettings, OverloadSettings, SheddingSettings,
+};
+use weir_yaml::{Lowered, Lowering, Spanned};
 
 use self::keys::Priorities;
 use super::schema::{self, RouteDefaults};
 use crate::access::access_list;
-use crate::gateway::Share;
 use crate::gateway::schema::Gateway;
 use crate::limits::{LimitTable, enforcement};
 
@@ -23,8 +24,22 @@ pub(super) fn priority(route: &schema::Route, defaults: Option<&RouteDefaults>) 
     written.map_or(Priority::default(), |written| written.value.0)
 }
 
+/// What is there once for all routes and upstreams.
+pub(crate) fn shedding(
+    cx: &mut Lowering<'_>,
+    gateway: &Spanned<Gateway>,
+    table: &LimitTable,
+) -> Lowered<SheddingSettings> {
+    let clients = client_priorities(cx, gateway, table);
+    let overload = overload(cx, gateway);
+    Ok(SheddingSettings {
+        clients: clients?,
+        overload: overload?,
+    })
+}
+
 /// The priorities of clients. One that is low is so whatever other list it is on.
-pub(crate) fn client_priorities(
+fn client_priorities(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,
     table: &LimitTable,
@@ -56,11 +71,21 @@ pub(crate) fn client_priorities(
     lowered.map(|lists| Arc::new(ClientPriorities::new(lists)))
 }
 
-/// When the gateway itself is overloaded, if that is watched.
-pub(crate) fn overload(
+/// How the requests in flight to an upstream are limited, if they are.
+pub(super) fn concurrency(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
-) -> Lowered<Option<OverloadSettings>> {
+    upstream: &schema::Upstream,
+) -> Lowered<Option<ConcurrencySettings>> {
+    let of_all = enforcement(gateway.enforce.as_ref());
+    let written = upstream.concurrency.as_ref();
+    written
+        .map(|keys| ConcurrencyKeys::lower(keys, cx, of_all))
+        .transpose()
+}
+
+/// When the gateway itself is overloaded, if that is watched.
+fn overload(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<OverloadSettings>> {
     let of_all = enforcement(gateway.enforce.as_ref());
     let written = gateway.overload.as_ref();
     written.map(|keys| keys.lower(cx, of_all)).transpose()
@@ -89,39 +114,4 @@ fn warn_of_idle_priorities(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>) {
              gateway itself: `overload: {}`",
         );
     }
-}
-
-/// The gateway itself and its upstreams shed requests of clients, which have accounts if there are
-/// any.
-pub(crate) fn drawn_shares(gateway: &Spanned<Gateway>) -> impl Iterator<Item = Share> {
-    let of_all = enforcement(gateway.enforce.as_ref());
-    let has_accounts = gateway
-        .account
-        .as_ref()
-        .is_some_and(|sources| !sources.is_empty());
-    let share = move |span, of: String, own| Share {
-        span,
-        of,
-        enforcement: of_all.min(own),
-    };
-    let overload = gateway.overload.as_ref().map(move |overload| {
-        let written = overload.enforce.as_ref().or(gateway.enforce.as_ref());
-        let span = written.map_or(gateway.span, |written| written.span);
-        let own = enforcement(overload.enforce.as_ref());
-        share(span, "`overload`".to_owned(), own)
-    });
-    let upstreams = gateway.upstreams().iter();
-    let upstreams = upstreams.filter_map(move |(name, upstream)| {
-        let written = upstream.concurrency.as_ref()?;
-        let own = match &written.value {
-            WordOr::More(keys) => enforcement(keys.enforce.as_ref()),
-            WordOr::Word(_) => Enforcement::FULL,
-        };
-        let of = format!("`concurrency` of upstream \"{}\"", name.value);
-        Some(share(written.span, of, own))
-    });
-    overload
-        .into_iter()
-        .chain(upstreams)
-        .filter(move |_| has_accounts)
 }

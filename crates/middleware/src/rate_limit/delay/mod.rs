@@ -11,6 +11,7 @@
 
 #[cfg(feature = "config")]
 mod config;
+pub(super) mod told;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

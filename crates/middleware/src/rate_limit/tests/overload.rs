@@ -10,13 +10,14 @@ use weir_rules::{
     AccessList, AccessLists, AccountRules, AccountWildcards, AddressHeader, ClientRules,
     Enforcement,
 };
-use weir_telemetry::PageFormat;
+use weir_telemetry::{Counter, PageFormat};
 
 use super::*;
+use crate::concurrency::RouteConcurrency;
 use crate::{
     AccessControl, AccessSettings, ClientPriorities, ConcurrencyLimiter, ConcurrencySettings,
-    IdentifyLayer, KnownBans, OverloadSettings, OverloadShedding, Peer, RouteConcurrency,
-    TarpitSlots, Treatment, set_shed_level,
+    IdentifyLayer, KnownBans, OverloadSettings, Peer, Shedding, SheddingSettings, TarpitSlots,
+    Treatment, set_shed_level,
 };
 
 /// The level at which all is shed that ever is.
@@ -38,12 +39,14 @@ fn shedding(
     metrics: &Metrics,
 ) -> RateLimitLayer {
     set_shed_level(all());
-    let settings = OverloadSettings {
-        max_delay: Duration::from_secs(1),
-        enforcement,
+    let settings = SheddingSettings {
+        overload: Some(OverloadSettings {
+            max_delay: Duration::from_secs(1),
+            enforcement,
+        }),
+        clients: Arc::new(priorities),
     };
-    let shedding = OverloadShedding::new(settings, Arc::new(priorities), metrics.overload());
-    layer.with_overload_shedding(Some(Arc::new(shedding)))
+    layer.with_shedding(&Shedding::new(&settings, metrics))
 }
 
 /// A layer that allows each client one request, on a thread that sheds all.
@@ -153,10 +156,14 @@ async fn no_client_of_a_dry_run_leaves_without_a_mark_or_with_another_than_the_f
         priority: Priority::Normal,
         clients: Arc::default(),
         reads_bodies_first: false,
+        shed: Counter::default(),
     };
     let layer = layer(&clock, Enforcement::NONE).with(|settings| {
         let route = settings.route.take();
-        settings.route = route.map(|route| route.with_concurrency(Some(concurrency)));
+        settings.route = route.map(|mut route| {
+            Arc::make_mut(&mut route).shedding.by_upstream = Some(concurrency);
+            route
+        });
     });
     let mut service = layer.layer(service_fn(app));
     let responses = [1, 2].map(|client| service.call(by([203, 0, 113, client].into())));

@@ -15,12 +15,13 @@ use weir_limit::{Algorithm, Alignment, ConcurrencyBounds, Mode, Priority, Transa
 use weir_rules::{Cost, Enforcement, MeasuredCost};
 use weir_runtime::send_gate::SendGate;
 use weir_store::{Memory, MemorySettings};
-use weir_telemetry::UpstreamOutcome;
+use weir_telemetry::{Counter, UpstreamOutcome};
 
 use super::counting::Slow;
 use super::*;
+use crate::concurrency::RouteConcurrency;
 use crate::identify::identity;
-use crate::{ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency};
+use crate::{ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteShedding};
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 
@@ -64,12 +65,17 @@ fn layer_above(
         priority,
         clients: Arc::new(ClientPriorities::default()),
         reads_bodies_first,
+        shed: Counter::default(),
     };
     RateLimitLayer::new(Arc::clone(store) as _, policy, &Metrics::new())
         .with_clock(Arc::new(clock))
         .with(|settings| {
             let route = settings.route.take();
-            settings.route = route.map(|route| route.with_concurrency(Some(concurrency)));
+            let shedding = RouteShedding {
+                by_upstream: Some(concurrency),
+                ..RouteShedding::default()
+            };
+            settings.route = route.map(|route| route.with_shedding(shedding));
         })
 }
 

@@ -1,0 +1,24 @@
+//! Tells clients how long their requests waited for their turn.
+
+use std::time::Duration;
+
+use super::Delay;
+use crate::rate_limit::held::{Held, HeldResponse};
+
+/// Adds the wait to a response of the service.
+pub(in crate::rate_limit) struct ToldWait(Duration);
+
+impl ToldWait {
+    /// Tells that a request `waited`, if clients are told.
+    pub(in crate::rate_limit) fn new(delay: &Delay, waited: Duration) -> Option<Box<Self>> {
+        delay.server_timing.then(|| Box::new(Self(waited)))
+    }
+}
+
+impl Held for ToldWait {
+    fn concealed(&mut self, response: &mut HeldResponse) {
+        if let Ok(value) = format!("ratelimit;dur={}", self.0.as_millis()).parse() {
+            response.head.headers_mut().append("server-timing", value);
+        }
+    }
+}
