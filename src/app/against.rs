@@ -18,7 +18,7 @@ use weir_yaml::{HumanDuration, pluralized};
 
 use super::admin_api::findings::{is_enforced, quota_of};
 use super::admin_client::{AdminClient, AdminError};
-use super::startup_log::describe_quota;
+use super::wording::describe_quota;
 
 /// The effects of a configuration on live subjects.
 #[derive(Debug, Serialize)]

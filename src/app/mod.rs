@@ -30,6 +30,7 @@ mod stores;
 #[cfg(test)]
 mod tests;
 mod upstreams;
+mod wording;
 mod worker;
 
 use std::io::{self, ErrorKind};

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::{EnvoyService, Listener, ProcessSettings, Route, Settings, WrittenDescriptor};
-use weir_limit::{Algorithm, Alignment, Quota};
 use weir_middleware::LocalResponse;
-use weir_rules::{KeySource, Limit};
+use weir_rules::Limit;
 use weir_telemetry::Metrics;
 use weir_telemetry::events::{self, Loaded};
 use weir_yaml::HumanDuration;
 
 use super::features::ROOMS;
 use super::overrides::CheckedOverride;
+use super::wording::{describe_quota, in_words, write_list};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RestartOnlySettings {
@@ -183,21 +183,6 @@ fn write_summary(
     Ok(())
 }
 
-/// Writes a heading and its lines, or nothing if there are no lines.
-pub(super) fn write_list(
-    text: &mut String,
-    heading: &str,
-    lines: impl Iterator<Item = String>,
-) -> fmt::Result {
-    for (number, line) in lines.enumerate() {
-        if number == 0 {
-            writeln!(text, "{heading}:")?;
-        }
-        writeln!(text, "  {line}")?;
-    }
-    Ok(())
-}
-
 fn describe_route(route: &Route, settings: &Settings) -> String {
     let limits: Vec<_> = route
         .policy
@@ -235,87 +220,10 @@ fn describe_descriptor(rule: &WrittenDescriptor, envoy: &EnvoyService) -> String
     format!("{}: {} -> {limit}", rule.domain, rule.entries)
 }
 
-fn joined(per: &[KeySource]) -> String {
-    let per: Vec<_> = per.iter().map(ToString::to_string).collect();
-    per.join(" and ")
-}
-
 fn describe_limit(limit: &Arc<Limit>) -> String {
-    let (name, per) = (limit.name(), joined(limit.per()));
+    let (name, per) = (limit.name(), in_words(limit.per()));
     let Some(quota) = limit.quota() else {
         return format!("{name}: for overrides alone, per {per}");
     };
     format!("{name}: {}, per {per}", describe_quota(quota))
-}
-
-/// The quota in words, such as `20 at once, then one each 600ms`, or `500 in any 1d`.
-pub(super) fn describe_quota(quota: Quota) -> String {
-    let burst = quota.burst();
-    let period = HumanDuration(Duration::from(quota.tolerance()));
-    match quota.algorithm() {
-        Algorithm::Gcra => {
-            let interval = HumanDuration(Duration::from(quota.emission_interval()));
-            format!("{burst} at once, then one each {interval}")
-        }
-        Algorithm::InFlight => format!("{burst} in flight"),
-        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => {
-            format!("{burst} each {calendar}")
-        }
-        Algorithm::FixedWindow(Alignment::Period) => {
-            format!("{burst} in each {period}, counted from the Unix epoch")
-        }
-        Algorithm::FixedWindow(Alignment::FirstRequest) => {
-            format!("{burst} in the {period} from a first request on")
-        }
-        Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } => {
-            format!("{burst} in any {period}")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use weir_limit::{Calendar, CalendarUnit};
-
-    fn windowed(algorithm: Algorithm) -> String {
-        let hour = Duration::from_secs(3600);
-        describe_quota(Quota::windowed(algorithm, 5, hour).unwrap())
-    }
-
-    #[test]
-    fn units_of_a_token_bucket_come_back_one_by_one() {
-        let quota = Quota::new(5, 10, Duration::from_secs(3600)).unwrap();
-        assert_eq!(describe_quota(quota), "5 at once, then one each 6m");
-    }
-
-    #[test]
-    fn requests_in_flight_are_told_by_their_number() {
-        assert_eq!(describe_quota(Quota::in_flight(5).unwrap()), "5 in flight");
-    }
-
-    #[test]
-    fn units_of_a_window_come_back_with_it() {
-        let fixed = |alignment| windowed(Algorithm::FixedWindow(alignment));
-        assert_eq!(
-            fixed(Alignment::Period),
-            "5 in each 1h, counted from the Unix epoch"
-        );
-        assert_eq!(
-            fixed(Alignment::FirstRequest),
-            "5 in the 1h from a first request on"
-        );
-        let month = Calendar::new(CalendarUnit::Month, "Europe/Berlin").unwrap();
-        assert_eq!(
-            fixed(Alignment::Calendar(month)),
-            "5 each month in Europe/Berlin"
-        );
-        let count_denied = true;
-        for sliding in [
-            Algorithm::SlidingWindow { count_denied },
-            Algorithm::SlidingLog { count_denied },
-        ] {
-            assert_eq!(windowed(sliding), "5 in any 1h");
-        }
-    }
 }

@@ -18,7 +18,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-use weir_console::findings::Severity;
+use weir_console::findings::FindingSeverity;
 use weir_telemetry::printable;
 
 use super::admin::{Period, Sort, TopQuery};
@@ -423,10 +423,10 @@ impl View {
 
     fn kind(&self, finding: &Finding) -> Span<'static> {
         let color = match finding.label.severity {
-            Severity::Critical => Color::Red,
-            Severity::Warning => Color::Yellow,
-            Severity::Notice => Color::Cyan,
-            Severity::Resolved => Color::Green,
+            FindingSeverity::Critical => Color::Red,
+            FindingSeverity::Warning => Color::Yellow,
+            FindingSeverity::Notice => Color::Cyan,
+            FindingSeverity::Resolved => Color::Green,
         };
         let title = format!("{:<10}  ", finding.label.title);
         Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD))

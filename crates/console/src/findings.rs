@@ -1,11 +1,6 @@
 //! Findings as they are shown: what needs attention, of a gateway itself or of subjects of limits, and
 //! what can be done.
 
-#![allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
-
 use std::borrow::Cow;
 
 #[cfg(feature = "schema")]
@@ -14,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::scope::Counted;
 
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Findings {
@@ -26,6 +25,10 @@ pub struct Findings {
 }
 
 /// Something about a gateway, and what can be done.
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct GatewayFinding {
@@ -59,25 +62,25 @@ impl GatewayFinding {
 pub struct Label {
     /// At most ten characters.
     pub title: &'static str,
-    /// Which colour it has.
-    pub severity: Severity,
+    /// How bad it is.
+    pub severity: FindingSeverity,
 }
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// Requests fail or are lost, or somebody attacks.
+pub enum FindingSeverity {
+    /// Requests fail or are shed, a new configuration is not in force, or a client does not wait.
     Critical,
     /// Something is to be changed.
     Warning,
-    /// To be known, and nothing need be done.
+    /// To be known; as a rule nothing need be done.
     Notice,
     /// It is dealt with.
     Resolved,
 }
 
 impl Label {
-    const fn new(title: &'static str, severity: Severity) -> Self {
+    const fn new(title: &'static str, severity: FindingSeverity) -> Self {
         Self { title, severity }
     }
 }
@@ -113,20 +116,24 @@ impl GatewayFindingKind {
     /// How findings of this kind are shown.
     pub const fn label(self) -> Label {
         match self {
-            Self::Configuration => Label::new("CONFIG", Severity::Critical),
-            Self::Store => Label::new("STORE", Severity::Critical),
-            Self::Upstream => Label::new("UPSTREAM", Severity::Critical),
-            Self::Overload => Label::new("OVERLOAD", Severity::Critical),
-            Self::Errors => Label::new("ERRORS", Severity::Critical),
-            Self::Proxy => Label::new("PROXY", Severity::Warning),
-            Self::Unreadable => Label::new("UNREADABLE", Severity::Warning),
-            Self::Certificate => Label::new("CERT", Severity::Warning),
-            Self::Refused => Label::new("REFUSED", Severity::Notice),
-            Self::Fleet => Label::new("FLEET", Severity::Warning),
+            Self::Configuration => Label::new("CONFIG", FindingSeverity::Critical),
+            Self::Store => Label::new("STORE", FindingSeverity::Critical),
+            Self::Upstream => Label::new("UPSTREAM", FindingSeverity::Critical),
+            Self::Overload => Label::new("OVERLOAD", FindingSeverity::Critical),
+            Self::Errors => Label::new("ERRORS", FindingSeverity::Critical),
+            Self::Proxy => Label::new("PROXY", FindingSeverity::Warning),
+            Self::Unreadable => Label::new("UNREADABLE", FindingSeverity::Warning),
+            Self::Certificate => Label::new("CERT", FindingSeverity::Warning),
+            Self::Refused => Label::new("REFUSED", FindingSeverity::Notice),
+            Self::Fleet => Label::new("FLEET", FindingSeverity::Warning),
         }
     }
 }
 
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Finding {
@@ -154,27 +161,6 @@ pub struct Finding {
     pub remedy: Remedy,
 }
 
-impl Finding {
-    /// A finding about a subject of a limit, of which nothing is known yet.
-    pub fn new(kind: FindingKind, limit: &str, subject: &str, remedy: Remedy) -> Self {
-        Self {
-            kind,
-            limit: limit.to_owned(),
-            subject: subject.to_owned(),
-            name: None,
-            subjects: 1,
-            requests: 0,
-            denied: 0,
-            rate: 0.0,
-            used: 0.0,
-            also: Vec::new(),
-            banned: None,
-            text: String::new(),
-            remedy,
-        }
-    }
-}
-
 /// What a finding is about, the worst first.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
@@ -199,16 +185,20 @@ impl FindingKind {
     /// How findings of this kind are shown.
     pub const fn label(self) -> Label {
         match self {
-            Self::Abuse => Label::new("ABUSE", Severity::Critical),
-            Self::OverLimit => Label::new("OVER LIMIT", Severity::Warning),
-            Self::DryRun => Label::new("DRY RUN", Severity::Warning),
-            Self::NearLimit => Label::new("NEAR LIMIT", Severity::Notice),
-            Self::Banned => Label::new("BANNED", Severity::Resolved),
-            Self::Sends => Label::new("SENDS", Severity::Notice),
+            Self::Abuse => Label::new("ABUSE", FindingSeverity::Critical),
+            Self::OverLimit => Label::new("OVER LIMIT", FindingSeverity::Warning),
+            Self::DryRun => Label::new("DRY RUN", FindingSeverity::Warning),
+            Self::NearLimit => Label::new("NEAR LIMIT", FindingSeverity::Notice),
+            Self::Banned => Label::new("BANNED", FindingSeverity::Resolved),
+            Self::Sends => Label::new("SENDS", FindingSeverity::Notice),
         }
     }
 }
 
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FoundBan {
@@ -220,6 +210,10 @@ pub struct FoundBan {
 }
 
 /// What can be done about a finding.
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Remedy {
@@ -247,6 +241,10 @@ impl Remedy {
     }
 }
 
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Clone, Copy, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -257,6 +255,10 @@ pub enum RemedyAction {
 }
 
 /// Higher parameters of a limit; the members are those of an override.
+#[allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct RaisedLimit {
@@ -273,4 +275,30 @@ pub struct RaisedLimit {
     pub in_flight: Option<u64>,
     #[serde(rename = "for")]
     pub length: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The labels of all variants; it does not compile if one is missing.
+    macro_rules! labels {
+        ($kind:ident: $($variant:ident)*) => {{
+            let _ = |kind| match kind {
+                $($kind::$variant => {})*
+            };
+            [$($kind::$variant.label()),*]
+        }};
+    }
+
+    /// `weir top` gives titles a column of ten.
+    #[test]
+    fn no_title_is_wider_than_its_column() {
+        let of_gateway = labels!(GatewayFindingKind: Configuration Store Upstream Overload Errors
+            Proxy Unreadable Certificate Refused Fleet);
+        let of_subjects = labels!(FindingKind: Abuse OverLimit DryRun NearLimit Banned Sends);
+        for label in of_gateway.iter().chain(&of_subjects) {
+            assert!(label.title.chars().count() <= 10, "{}", label.title);
+        }
+    }
 }

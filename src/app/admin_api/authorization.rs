@@ -30,13 +30,14 @@ impl Operator {
     }
 }
 
-/// Refuses a request without the right to its endpoint, which by any method `only_asks` or not.
+/// Refuses a request without the right to its endpoint. `only_asks` says that the endpoint changes
+/// nothing, whatever the method.
 pub(super) fn check(
     tokens: &[AdminToken],
     has_dashboard: bool,
     peer: Option<IpAddr>,
     head: &request::Parts,
-    only_asks: bool,
+    only_asks: impl FnOnce() -> bool,
 ) -> Result<Operator, ApiError> {
     if tokens.is_empty() {
         let peer = is_local(peer, has_dashboard, head);
@@ -51,8 +52,8 @@ pub(super) fn check(
     });
     let token = known.ok_or(ApiError::Unauthorised)?;
     let name = &token.name;
-    let only_asks = only_asks || matches!(head.method, Method::GET | Method::HEAD);
-    if token.is_read_only && !only_asks {
+    let is_change = || !matches!(head.method, Method::GET | Method::HEAD) && !only_asks();
+    if token.is_read_only && is_change() {
         let why = format!("The token \"{name}\" is in `admin.read_only`; show another one.");
         return Err(ApiError::Forbidden(why));
     }
@@ -165,7 +166,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let operator = check(tokens, dashboard, peer.parse().ok(), &head, false).ok()?;
+        let operator = check(tokens, dashboard, peer.parse().ok(), &head, || false).ok()?;
         Some(operator.name().to_owned())
     }
 
@@ -182,7 +183,7 @@ mod tests {
         let request = request.header("authorization", format!("Bearer {TOKEN}"));
         let (head, ()) = request.body(()).unwrap().into_parts();
         for only_asks in [false, true] {
-            let operator = check(&tokens, false, None, &head, only_asks);
+            let operator = check(&tokens, false, None, &head, || only_asks);
             assert_eq!(operator.is_ok(), only_asks);
         }
     }

@@ -15,8 +15,8 @@ use weir_yaml::suggest;
 
 use super::Api;
 use super::authorization::Operator;
-use super::endpoint::{Call, Endpoint, Reply, json};
-use super::error::{ApiError, Refusal};
+use super::endpoint::{Call, Endpoint, Reply, json_response};
+use super::error::{ApiError, ResponseError};
 use super::request;
 use super::responses::{
     self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket, seconds,
@@ -50,7 +50,7 @@ pub(super) enum BucketError {
 
 const NO_OTHERS: &str = "there are none";
 
-impl Refusal for BucketError {
+impl ResponseError for BucketError {
     fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchLimit { .. } | Self::NotCounted(_) => StatusCode::NOT_FOUND,
@@ -60,7 +60,7 @@ impl Refusal for BucketError {
 }
 
 /// The limit has no such subject.
-impl Refusal for IdError {
+impl ResponseError for IdError {
     fn status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
     }
@@ -132,7 +132,7 @@ impl BucketTarget {
             name: None,
             warning: self.warning(),
         };
-        json(&self.response(settings, &decision, notes))
+        json_response(&self.response(settings, &decision, notes))
     }
 
     fn find(

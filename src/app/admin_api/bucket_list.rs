@@ -18,7 +18,7 @@ use weir_telemetry::{Metrics, Period};
 
 use super::Api;
 use super::bucket::{BucketTarget, limit_named};
-use super::endpoint::{Call, Endpoint, Reply, json};
+use super::endpoint::{Call, Endpoint, Reply, json_response};
 use super::error::ApiError;
 use super::request::{Cursor, Page};
 use super::responses::{BucketNotes, BucketPage, BucketSource};
@@ -42,7 +42,7 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let page = Page::parse(call.query())?;
     let list = BucketList::new(settings, call.parameter(0), page)?;
     let stores = api.admin_stores().await?;
-    json(
+    json_response(
         &list
             .response(settings, stores, &api.metrics, call.now)
             .await?,

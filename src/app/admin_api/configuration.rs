@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value, json};
 use weir_config::{Route, Settings, StoreSettings};
-use weir_rules::{KeySource, Limit, LimitUse};
+use weir_rules::{Limit, LimitUse};
 
 use crate::app::features::ROOMS;
-use crate::app::startup_log::describe_quota;
+use crate::app::wording::{describe_quota, source_names};
 
 pub(super) fn describe(settings: &Settings) -> Value {
     let limits = settings.limits().into_iter();
@@ -42,7 +42,7 @@ fn describe_limit(settings: &Settings, limit: &Limit) -> Value {
     });
     json!({
         "name": limit.name(),
-        "per": sources(limit.per()),
+        "per": source_names(limit.per()),
         "quota": quota.map(describe_quota),
         "burst": quota.map(|quota| quota.burst()),
         "count": written.and_then(|written| written.count),
@@ -71,10 +71,6 @@ fn describe_route(settings: &Settings, route: &Route) -> Value {
         "limits": limits.map(|usage| usage.limit.name()).collect::<Vec<_>>(),
         "shadow_bans": route.policy.on_denied.looks_real(),
     })
-}
-
-fn sources(per: &[KeySource]) -> Vec<String> {
-    per.iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

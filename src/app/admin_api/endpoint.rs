@@ -1,5 +1,5 @@
 //! An endpoint of the admin API: a path, what may be done with it, and what responds there. Each
-//! room has a table of its own; [`endpoints`](super::endpoints) chains them.
+//! module has a table of its own; [`endpoints`](super::endpoints) chains them.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -20,13 +20,13 @@ pub(in crate::app) type Reply = Result<Response<AdminBody>, ApiError>;
 /// Responds to a request.
 type Respond = for<'a> fn(&'a Api, Call<'a>) -> BoxFuture<'a, Reply>;
 
-/// A row of a room's table.
+/// A row of a module's table.
 pub(in crate::app) struct Endpoint {
     /// The path, with parameters in braces.
     pub(super) template: &'static str,
-    /// Those that it has, by commas.
+    /// The methods that are allowed, separated by commas.
     pub(super) methods: &'static str,
-    /// Whether it changes nothing by any method.
+    /// Whether it changes nothing, whatever the method.
     pub(super) only_asks: bool,
     pub(super) respond: Respond,
 }
@@ -57,7 +57,7 @@ impl Endpoint {
 /// A request to an endpoint.
 pub(in crate::app) struct Call<'a> {
     pub(in crate::app) operator: &'a Operator,
-    /// Those of the path, in their order.
+    /// The path's parameters, in their order.
     pub(super) parameters: &'a [String],
     pub(in crate::app) head: request::Parts,
     pub(in crate::app) body: RequestBody,
@@ -76,7 +76,7 @@ impl Call<'_> {
 }
 
 /// A response in JSON.
-pub(in crate::app) fn json(response: &impl Serialize) -> Reply {
+pub(in crate::app) fn json_response(response: &impl Serialize) -> Reply {
     let text = serde_json::to_string(response);
     let text = text.map_err(|cause| ApiError::System(cause.into()))?;
     let body = Full::<Bytes>::from(format!("{text}\n")).boxed_unsync();

@@ -1,5 +1,5 @@
-//! The errors of the admin API, and the one table from error to response. Those of a room are its own:
-//! a [`Refusal`].
+//! The errors of the admin API, and the one table from error to response. Those of an endpoint are its
+//! own: each is a [`ResponseError`].
 
 use std::io;
 
@@ -12,10 +12,11 @@ use weir_console::query::RefusedParameter;
 use weir_http::problem::Problem;
 use weir_store::StoreError;
 
+use super::all_paths;
 use crate::app::shared_list::ListError;
 
-/// Why a room refuses a request, in the words of the response's `detail`.
-pub(in crate::app) trait Refusal: std::error::Error + Send {
+/// Why an endpoint refuses a request, in the words of the response's `detail`.
+pub(in crate::app) trait ResponseError: std::error::Error + Send {
     fn status(&self) -> StatusCode;
 }
 
@@ -28,15 +29,14 @@ pub(in crate::app) enum ApiError {
     TooManyGuesses,
     #[error("{0}")]
     Forbidden(String),
-    /// All paths.
-    #[error("There are {0} here; a `/` in a parameter is written %2F.")]
-    NoSuchPath(String),
-    /// All paths.
+    #[error("There are {} here; a `/` in a parameter is written %2F.", all_paths())]
+    NoSuchPath,
     #[error(
         "The dashboard is off. To have it here, write `admin: {{address: ADDRESS, dashboard: true}}` in \
-         gateway.yaml. There are {0} here."
+         gateway.yaml. There are {} here.",
+        all_paths()
     )]
-    NoDashboard(String),
+    NoDashboard,
     #[error("The path is not UTF-8; write names and ids in UTF-8, and a byte beyond ASCII as %XX.")]
     NotUtf8,
     /// The methods that are allowed.
@@ -63,7 +63,7 @@ pub(in crate::app) enum ApiError {
     #[error("the system refuses what it takes: {0}")]
     System(io::Error),
     #[error("{0}")]
-    Room(Box<dyn Refusal>),
+    Refused(Box<dyn ResponseError>),
 }
 
 fn advice(error: &StoreError) -> &'static str {
@@ -85,9 +85,9 @@ fn has_no_reply(error: &ListError) -> bool {
     matches!(error, ListError::Store(_))
 }
 
-impl<E: Refusal + 'static> From<E> for ApiError {
-    fn from(refusal: E) -> Self {
-        Self::Room(Box::new(refusal))
+impl<E: ResponseError + 'static> From<E> for ApiError {
+    fn from(error: E) -> Self {
+        Self::Refused(Box::new(error))
     }
 }
 
@@ -135,7 +135,7 @@ impl ApiError {
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::TooManyGuesses => StatusCode::TOO_MANY_REQUESTS,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::NoSuchPath(_) | Self::NoDashboard(_) => StatusCode::NOT_FOUND,
+            Self::NoSuchPath | Self::NoDashboard => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Body { .. } | Self::Query { .. } | Self::Parameter { .. } | Self::NotUtf8 => {
                 StatusCode::BAD_REQUEST
@@ -147,7 +147,7 @@ impl ApiError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Room(refusal) => refusal.status(),
+            Self::Refused(error) => error.status(),
         }
     }
 

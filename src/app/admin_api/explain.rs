@@ -12,7 +12,7 @@ use http::request::Parts;
 use serde::Deserialize;
 
 use super::Api;
-use super::endpoint::{Call, Endpoint, Reply, json};
+use super::endpoint::{Call, Endpoint, Reply, json_response};
 use super::error::ApiError;
 use super::request::{parse_body, read_body_up_to};
 use super::responses::Explanation;
@@ -74,7 +74,7 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let request = explained.request();
     let request = request.map_err(|cause| ApiError::Body { form: FORM, cause })?;
     let explanation = explain_in_force(&snapshot.settings, &request, &load);
-    json(&Explanation { explanation })
+    json_response(&Explanation { explanation })
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use weir_config::Settings;
 use weir_console::findings::{
     Finding as ShownFinding, FindingKind as Kind, Findings, RaisedLimit, Remedy, RemedyAction,
 };
+use weir_console::fleet::findings as fleet_findings;
 use weir_console::rounded_down;
 use weir_console::scope::{Scope, counted};
 use weir_console::subjects::CountedSubject;
@@ -33,9 +34,10 @@ use weir_rules::{KeySource, Limit};
 use weir_telemetry::{Metrics, Period, SubjectActivity};
 use weir_yaml::pluralized;
 
-use super::endpoint::{Call, Endpoint, Reply, json};
-use super::{Api, gateway_findings};
-use crate::app::features::ROOMS;
+use super::endpoint::{Call, Endpoint, Reply, json_response};
+use super::{Api, fleet, gateway_findings};
+use crate::app::features::{ROOMS, SharedFeatures};
+use crate::app::stores::AdminStores;
 
 pub(super) const ENDPOINTS: &[Endpoint] =
     &[Endpoint::new("/v1/findings", "GET, HEAD", |api, call| {
@@ -44,7 +46,8 @@ pub(super) const ENDPOINTS: &[Endpoint] =
 
 const MAX_FINDINGS: usize = 12;
 
-/// Upper bound on subjects of which rooms look up what holds for them: per group, and in total.
+/// Upper bound on subjects of which the rooms of features look up what holds for them: per group, and in
+/// total.
 pub(in crate::app) const MAX_LOOKUPS: usize = 64;
 
 /// Findings of subjects that are only near a limit.
@@ -102,6 +105,15 @@ pub(in crate::app) struct Finding<'s> {
     forwards: bool,
 }
 
+/// Where the rooms of features look up what holds for subjects.
+#[derive(Clone, Copy)]
+pub(in crate::app) struct LookUp<'a> {
+    pub(in crate::app) settings: &'a Settings,
+    pub(in crate::app) stores: &'a AdminStores,
+    pub(in crate::app) shared: &'a SharedFeatures,
+    pub(in crate::app) now: Timestamp,
+}
+
 /// What a room does about a subject already.
 pub(in crate::app) trait Measure: Send + Sync {
     /// What the finding is then.
@@ -156,12 +168,14 @@ impl SeenClients<'_> {
 
 async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let snapshot = api.snapshot();
-    let view = api.asked_view(call.query()).await?;
+    let view = api.view(fleet::scope(call.query())?).await;
+    // Asked once, and first: what fails then is among the findings about the gateway.
+    let stores = api.admin_stores().await.ok();
     let (scope, counted) = counted(view.as_deref(), &api.metrics, call.now);
     let mut of_gateway = gateway_findings::all(&snapshot, &api.stores, &api.metrics);
     let mut forwarders = snapshot.layers.forwarding.untrusted_forwarders();
     if let Some(view) = &view {
-        of_gateway.extend(view.findings());
+        of_gateway.extend(fleet_findings(view));
         forwarders = view.forwarders();
     }
     let seen = SeenClients {
@@ -169,65 +183,99 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
         waits: snapshot.layers.forwarding.waits(),
         metrics: &api.metrics,
     };
-    json(&Findings {
+    let settings = &snapshot.settings;
+    let mut noted = NotedSubjects::new(settings, scope, seen, call.now);
+    if let Some(stores) = stores {
+        let by = LookUp {
+            settings,
+            stores,
+            shared: api.shared(),
+            now: call.now,
+        };
+        noted.look_up(by).await;
+    }
+    json_response(&Findings {
         period: PERIOD.seconds(),
         counted,
         gateway: of_gateway,
-        findings: subjects(&snapshot.settings, scope, seen, Some(api), call.now).await,
+        findings: noted.findings(settings, scope, seen, call.now),
     })
 }
 
-/// The findings about subjects, the worst first. Without the API, nothing is looked up.
-async fn subjects(
-    settings: &Settings,
-    scope: Scope<'_>,
-    seen: SeenClients<'_>,
-    api: Option<&Api>,
-    now: Timestamp,
-) -> Vec<ShownFinding> {
-    let mut found = Vec::new();
-    for limit in settings.limits() {
-        let subjects = scope.subjects(limit.name(), PERIOD);
-        let (enforced, dry): (Vec<_>, Vec<_>) = subjects
+/// Subjects that may need attention. Each group has no more than rooms look up.
+struct NotedSubjects<'s> {
+    denied: Vec<Finding<'s>>,
+    /// Those that send much, and that no limit has denied: none is asked about a subject that a room
+    /// keeps out.
+    others: Vec<Finding<'s>>,
+}
+
+impl<'s> NotedSubjects<'s> {
+    fn new(
+        settings: &'s Settings,
+        scope: Scope<'_>,
+        seen: SeenClients<'_>,
+        now: Timestamp,
+    ) -> Self {
+        let mut found = Vec::new();
+        for limit in settings.limits() {
+            let subjects = scope.subjects(limit.name(), PERIOD);
+            let (enforced, dry): (Vec<_>, Vec<_>) = subjects
+                .into_iter()
+                .partition(|subject| is_enforced(settings, limit, &subject.activity.key));
+            let alone = enforced.into_iter();
+            let alone =
+                alone.map(|subject| Finding::for_subject(settings, limit, subject, seen, now));
+            let noted =
+                alone.filter(|finding| finding.denied > 0 || finding.requests >= MIN_REQUESTS);
+            found.extend(by_network(limit, noted.collect()));
+            found.extend(Finding::dry_run(settings, limit, &dry));
+        }
+        let (mut denied, mut others): (Vec<_>, Vec<_>) = merged(found)
             .into_iter()
-            .partition(|subject| is_enforced(settings, limit, &subject.activity.key));
-        let alone = enforced.into_iter();
-        let alone = alone.map(|subject| Finding::for_subject(settings, limit, subject, seen, now));
-        let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= MIN_REQUESTS);
-        found.extend(by_network(limit, noted.collect()));
-        found.extend(Finding::dry_run(settings, limit, &dry));
+            .partition(|finding| finding.denied > 0);
+        sort(&mut denied);
+        others.sort_by_key(|finding| Reverse(finding.requests));
+        denied.truncate(MAX_LOOKUPS);
+        others.truncate(MAX_LOOKUPS);
+        Self { denied, others }
     }
-    let (mut found, mut others): (Vec<_>, Vec<_>) = merged(found)
-        .into_iter()
-        .partition(|finding| finding.denied > 0);
-    sort(&mut found);
-    // No limit is asked about those that rooms refuse, so these may be any that send much.
-    others.sort_by_key(|finding| Reverse(finding.requests));
-    for some in [&mut found, &mut others] {
-        some.truncate(MAX_LOOKUPS);
-        for room in ROOMS {
-            if let Some(api) = api {
-                room.look_up(api, settings, some, now).await;
+
+    /// Lets rooms note what they do about them already.
+    async fn look_up(&mut self, by: LookUp<'_>) {
+        for some in [&mut self.denied, &mut self.others] {
+            for room in ROOMS {
+                room.look_up(by, some).await;
             }
         }
     }
-    let mut found = joined(found, &mut others);
-    found.retain(|finding| finding.kind != Kind::Sends);
-    sort(&mut found);
-    let mut near = 0;
-    found.retain(|finding| {
-        near += usize::from(finding.kind == Kind::NearLimit);
-        finding.kind != Kind::NearLimit || near <= MAX_NEAR_LIMIT
-    });
-    found.truncate(MAX_FINDINGS);
-    for finding in &mut found {
-        if let Some(crowd) = &mut finding.crowd {
-            crowd.is_least = scope.has_others();
+
+    /// The findings about them, the worst first.
+    fn findings(
+        mut self,
+        settings: &Settings,
+        scope: Scope<'_>,
+        seen: SeenClients<'_>,
+        now: Timestamp,
+    ) -> Vec<ShownFinding> {
+        let mut found = joined(self.denied, &mut self.others);
+        found.retain(|finding| finding.kind != Kind::Sends);
+        sort(&mut found);
+        let mut near = 0;
+        found.retain(|finding| {
+            near += usize::from(finding.kind == Kind::NearLimit);
+            finding.kind != Kind::NearLimit || near <= MAX_NEAR_LIMIT
+        });
+        found.truncate(MAX_FINDINGS);
+        for finding in &mut found {
+            if let Some(crowd) = &mut finding.crowd {
+                crowd.is_least = scope.has_others();
+            }
+            finding.forwards = seen.forwarders.iter().any(|peer| finding.is_of(*peer));
         }
-        finding.forwards = seen.forwarders.iter().any(|peer| finding.is_of(*peer));
+        let found = found.iter().map(|finding| finding.response(settings, now));
+        found.collect()
     }
-    let found = found.iter().map(|finding| finding.response(settings, now));
-    found.collect()
 }
 
 /// Whether denials of this bucket are acted upon on some route.
@@ -483,11 +531,14 @@ impl<'s> Finding<'s> {
         self.kind == Kind::DryRun
     }
 
-    /// Notes what holds for it already, and, if that is for a network, which it is.
+    /// Notes what holds for it already, and, if that is for a network, which it is. It replaces what
+    /// was noted before.
     pub(in crate::app) fn found(&mut self, measure: impl Measure + 'static, network: Option<&str>) {
         self.kind = measure.kind();
         self.measure = Some(Box::new(measure));
-        self.id = network.map_or_else(|| std::mem::take(&mut self.id), str::to_owned);
+        if let Some(network) = network {
+            network.clone_into(&mut self.id);
+        }
     }
 
     pub(in crate::app) fn is_network(&self) -> bool {
@@ -495,8 +546,10 @@ impl<'s> Finding<'s> {
     }
 
     fn response(&self, settings: &Settings, now: Timestamp) -> ShownFinding {
-        let (limit, remedy) = (self.limit.name(), self.remedy(settings, now));
         let mut shown = ShownFinding {
+            kind: self.kind,
+            limit: self.limit.name().to_owned(),
+            subject: self.id.clone(),
             name: self.name.clone(),
             subjects: self.members.len(),
             requests: self.requests,
@@ -504,8 +557,9 @@ impl<'s> Finding<'s> {
             rate: self.rate(),
             used: f64::from(self.used_percent) / 100.0,
             also: self.also.iter().map(ToString::to_string).collect(),
+            banned: None,
             text: self.text(),
-            ..ShownFinding::new(self.kind, limit, &self.id, remedy)
+            remedy: self.remedy(settings, now),
         };
         if let Some(measure) = &self.measure {
             measure.show(self, &mut shown);
@@ -586,7 +640,7 @@ impl<'s> Finding<'s> {
             Kind::Abuse => {
                 let mut rooms = ROOMS.iter();
                 let remedy = rooms.find_map(|room| room.remedy(settings, self));
-                remedy.unwrap_or_else(|| self.remedy_by_hand())
+                remedy.unwrap_or_else(|| Remedy::advice("The limit holds it off"))
             }
             Kind::DryRun => {
                 Remedy::advice("If these are honest clients, raise the limit before you enforce it")
@@ -609,21 +663,6 @@ impl<'s> Finding<'s> {
                 }
             }
         }
-    }
-
-    /// What can be done about abuse where no room can end it.
-    fn remedy_by_hand(&self) -> Remedy {
-        let is_per_address = matches!(self.limit.per(), [KeySource::Address { .. }]);
-        Remedy::advice(match is_per_address {
-            true => {
-                "The limit holds it off. To stop it, write it under `block`, or configure a ban \
-                 with the same `per`"
-            }
-            false => {
-                "The limit holds it off. Ask its owner to wait as Retry-After says, or configure \
-                 a ban with the same `per`"
-            }
-        })
     }
 
     /// Parameters that give the subject about its demand, or twice its present quota.
@@ -798,7 +837,8 @@ routes:
                 waits: &WaitSpreader::default(),
                 metrics: &metrics,
             };
-            let found = subjects(settings, scope, seen, None, now).await;
+            let noted = NotedSubjects::new(settings, scope, seen, now);
+            let found = noted.findings(settings, scope, seen, now);
             let found = serde_json::to_value(found).unwrap();
             found.as_array().unwrap().clone()
         })

@@ -1,4 +1,5 @@
-//! About which gateways a request asks, and what this one tells the others.
+//! The gateways of the fleet: those that there are, about which of them a request asks, and what this
+//! one tells the others.
 
 use weir_console::fleet::{PublishedFinding, gateways, published};
 use weir_console::query::parameters;
@@ -6,7 +7,7 @@ use weir_console::scope::CountedScope;
 use weir_telemetry::Metrics;
 
 use super::Api;
-use super::endpoint::{Call, Endpoint, Reply, json};
+use super::endpoint::{Call, Endpoint, Reply, json_response};
 use super::error::ApiError;
 use super::gateway_findings;
 use super::request::no_parameters;
@@ -24,7 +25,7 @@ const PARAMETERS: &str = "there is scope=gateway or fleet";
 async fn respond(api: &Api, call: Call<'_>) -> Reply {
     no_parameters(call.query())?;
     let moment = |at| DateTime(at).to_string();
-    json(&gateways(&*api.fleet.view().await, moment))
+    json_response(&gateways(&*api.fleet.view().await, moment))
 }
 
 /// The scope of a query without other parameters.

@@ -1,6 +1,6 @@
 //! Findings about the gateway itself: a configuration that was refused, a store that fails,
-//! upstreams with failing servers, routes whose requests are shed or fail, proxies that nobody trusts,
-//! denials that pages cannot read, certificates that are about to end, and what rooms find.
+//! upstreams with failing servers, routes whose requests fail, proxies that nobody trusts, denials that
+//! pages cannot read, certificates that are about to end, and what the rooms of features find.
 
 use std::net::IpAddr;
 use std::sync::Arc;

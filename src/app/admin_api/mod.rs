@@ -1,5 +1,6 @@
-//! The admin API: shows and changes what is in force. Each room has
-//! its paths and their responses; [`endpoints`] chains them, and docs/openapi.json describes all.
+//! The admin API: shows and changes what is in force. Each module below has a table of its
+//! endpoints, as each room of a feature has; [`endpoints`] chains them, and docs/openapi.json
+//! describes all.
 //!
 //! The response to a change is the state afterwards. The admin listener has its own thread, which
 //! connects to a remote store at the first request for what is in it.
@@ -48,7 +49,7 @@ use self::endpoint::{Call, Endpoint, Reply};
 use self::error::ApiError;
 use self::events::Events;
 pub(super) use self::fleet::published_findings;
-use self::paths::{Target, all_paths};
+use self::paths::Target;
 use self::wrong_tokens::WrongTokens;
 use super::features::{Features, ROOMS, SharedFeatures};
 use super::fleet::Fleet;
@@ -75,6 +76,12 @@ fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     ];
     let all = first.into_iter().chain(of_rooms).chain(last);
     all.flatten()
+}
+
+/// All paths in a line, for clients that ask another.
+fn all_paths() -> String {
+    let templates: Vec<_> = endpoints().map(|endpoint| endpoint.template).collect();
+    templates.join(", ")
 }
 
 /// What endpoints show and change.
@@ -168,14 +175,13 @@ impl Api {
         if let Some(peer) = guesser {
             self.wrong_tokens.wait(peer).await?;
         }
-        let target = Target::find(head.uri.path());
-        let only_asks = target.as_ref().is_ok_and(Target::only_asks);
+        let only_asks = || Target::find(head.uri.path()).is_ok_and(|target| target.only_asks());
         let operator = authorization::check(tokens, has_dashboard, peer, &head, only_asks);
         if let (Some(peer), Err(ApiError::Unauthorised)) = (guesser, &operator) {
             self.wrong_tokens.shown(peer, &self.metrics);
         }
         let operator = operator?;
-        let target = target?;
+        let target = Target::find(head.uri.path())?;
         target.check(&head.method)?;
         let call = Call {
             operator: &operator,
@@ -195,11 +201,6 @@ impl Api {
     /// The features that other gateways know of.
     pub(super) fn shared(&self) -> &SharedFeatures {
         &self.shared
-    }
-
-    /// All gateways, if a query without other parameters asks about the fleet.
-    async fn asked_view(&self, query: Option<&str>) -> Result<Option<Arc<FleetView>>, ApiError> {
-        Ok(self.view(fleet::scope(query)?).await)
     }
 
     /// All gateways, for an answer about the fleet.
@@ -222,9 +223,9 @@ fn dashboard_file(
     settings: &Settings,
     head: &http::request::Parts,
 ) -> Result<Response<Full<Bytes>>, ApiError> {
-    let file = dashboard::file(head.uri.path()).ok_or_else(|| ApiError::NoSuchPath(all_paths()))?;
+    let file = dashboard::file(head.uri.path()).ok_or(ApiError::NoSuchPath)?;
     if !settings.admin_dashboard {
-        return Err(ApiError::NoDashboard(all_paths()));
+        return Err(ApiError::NoDashboard);
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(ApiError::Method("GET, HEAD"));

@@ -17,8 +17,8 @@ use weir_yaml::HumanDuration;
 use super::Api;
 use super::authorization::Operator;
 use super::bucket::limit_named;
-use super::endpoint::{Call, Endpoint, Reply, json};
-use super::error::{ApiError, Refusal};
+use super::endpoint::{Call, Endpoint, Reply, json_response};
+use super::error::{ApiError, ResponseError};
 use super::request::{parse_body, read_body};
 use super::responses::{ListedOverride, Origin, OverridePage};
 use crate::app::overrides::{CheckedOverride, KeptOverride};
@@ -50,7 +50,7 @@ struct NoSuchOverride {
     id: String,
 }
 
-impl Refusal for NoSuchOverride {
+impl ResponseError for NoSuchOverride {
     fn status(&self) -> StatusCode {
         StatusCode::NOT_FOUND
     }
@@ -86,8 +86,8 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
     // What was changed is in force by now.
     let (snapshot, now) = (api.snapshot(), api.clock.now());
     match query.is_set() {
-        true => json(&query.set(&snapshot, warnings, now)?),
-        false => json(&query.page(&snapshot, now)?),
+        true => json_response(&query.set(&snapshot, warnings, now)?),
+        false => json_response(&query.page(&snapshot, now)?),
     }
 }
 

@@ -15,7 +15,7 @@ use weir_yaml::HumanDuration;
 
 use super::Api;
 use super::authorization::Operator;
-use super::endpoint::{Call, Endpoint, Reply, json};
+use super::endpoint::{Call, Endpoint, Reply, json_response};
 use super::error::ApiError;
 use super::request::{no_parameters, parse_body, read_body};
 use super::responses::{self, Config, DateTime, RefusedConfig};
@@ -24,7 +24,7 @@ use crate::app::schemas;
 
 pub(super) const ENDPOINTS: &[Endpoint] = &[
     Endpoint::new("/v1/config", "GET, HEAD", |api, call| {
-        Box::pin(async move { json(&config(&api.snapshot(), call.query())?) })
+        Box::pin(async move { json_response(&config(&api.snapshot(), call.query())?) })
     }),
     Endpoint::new("/v1/log-level", "GET, HEAD, PUT, DELETE", |api, call| {
         Box::pin(show_log_level(api, call))
@@ -32,7 +32,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
     Endpoint::new("/v1/openapi.json", "GET, HEAD", |_, call| {
         Box::pin(async move {
             no_parameters(call.query())?;
-            json(&document())
+            json_response(&document())
         })
     }),
 ];
@@ -98,7 +98,7 @@ pub(super) struct Setting {
 async fn show_log_level(api: &Api, call: Call<'_>) -> Reply {
     no_parameters(call.query())?;
     let level = log_level(&api.log_level, &call.head.method, call.body, call.operator);
-    json(&level.await?)
+    json_response(&level.await?)
 }
 
 /// Shows the level of the log, after it is set by `PUT`, or restored by `DELETE`.

@@ -5,7 +5,7 @@ use weir_console::top::TopQuery;
 
 use super::Api;
 use super::bucket::limit_named;
-use super::endpoint::{Call, Endpoint, Reply, json};
+use super::endpoint::{Call, Endpoint, Reply, json_response};
 use super::error::ApiError;
 
 pub(super) const ENDPOINTS: &[Endpoint] = &[Endpoint::new("/v1/top", "GET, HEAD", |api, call| {
@@ -20,5 +20,5 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let view = api.view(query.scope).await;
     let (scope, counted) = counted(view.as_deref(), &api.metrics, call.now);
     let keeps_names = settings.account.keeps_names;
-    json(&query.response(&settings.limits(), keeps_names, scope, counted))
+    json_response(&query.response(&settings.limits(), keeps_names, scope, counted))
 }

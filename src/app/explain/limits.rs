@@ -7,17 +7,17 @@ use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use weir_config::{Route, Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{BucketKey, Mode, Quota, Transaction};
+use weir_limit::{Mode, Quota, Transaction};
 use weir_middleware::OnDenied;
 use weir_rules::{
-    Admission, Cost, Enforcement, Estimate, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost,
-    Override, OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
+    Admission, Cost, Estimate, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost, Override,
+    OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
 };
 use weir_telemetry::Disposition;
 use weir_yaml::{ByteSize, HumanDuration};
 
 use super::decision::FirstDecision;
-use crate::app::startup_log::describe_quota;
+use crate::app::wording::{describe_quota, in_words, reach, write_enforcement};
 
 pub(super) fn write_limits(
     out: &mut String,
@@ -101,7 +101,7 @@ pub(super) fn write_limit(
             overridden,
         } => {
             writeln!(out, "\nlimit {name}: applies")?;
-            writeln!(out, "  is counted per {}", list(usage.limit.per()))?;
+            writeln!(out, "  is counted per {}", in_words(usage.limit.per()))?;
             write_bucket(out, settings, usage, admission)?;
             write_override(out, &usage.limit, overridden)?;
             write_ended(out, usage, facts, overridden)?;
@@ -140,11 +140,6 @@ pub(super) fn write_limit(
             }
         }
     }
-}
-
-pub(in crate::app) fn list(sources: &[KeySource]) -> String {
-    let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
-    names.join(" and ")
 }
 
 fn write_bucket(
@@ -357,37 +352,6 @@ fn cost_sources(measured: &MeasuredCost) -> String {
     }
     ways.push(measured.default.to_string());
     ways.join(", or else ")
-}
-
-/// Writes on which subjects a partly enforced limit is enforced.
-pub(in crate::app) fn write_enforcement(
-    out: &mut String,
-    enforcement: Enforcement,
-    key: &BucketKey,
-) -> fmt::Result {
-    let reach = reach(enforcement);
-    match (enforcement.is_partial(), enforcement.acts_on(key)) {
-        (false, _) => Ok(()),
-        (true, true) => writeln!(out, "  is enforced on {reach}, this subject included"),
-        (true, false) if enforcement == Enforcement::NONE => {
-            writeln!(out, "  dry run: is enforced on {reach}")
-        }
-        (true, false) => {
-            writeln!(
-                out,
-                "  dry run: is enforced on {reach}, this subject not included"
-            )
-        }
-    }
-}
-
-/// On how many subjects a limit is enforced.
-fn reach(enforcement: Enforcement) -> String {
-    if enforcement == Enforcement::NONE {
-        "no subject".to_owned()
-    } else {
-        enforcement.to_string()
-    }
 }
 
 #[cfg(test)]

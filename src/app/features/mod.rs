@@ -1,7 +1,7 @@
-//! Features that a process has once beside its layers. They follow the configuration through one
-//! door, [`Feature`], and are listed in [`Features::new`]; what starts, reloads and ends the process
-//! knows none of them. What features show is behind another door, [`Room`], and those are listed in
-//! [`ROOMS`].
+//! Features that a process has once beside its layers, behind three doors. What starts, reloads and
+//! ends the process knows none of them. By [`Feature`] they follow the configuration; those are
+//! listed in [`Features::new`]. By [`SharedFeatures`] gateways share what operators set. By [`Room`]
+//! they show what they do; those are listed in [`ROOMS`].
 
 pub(super) mod bans;
 pub(super) mod jwks;
@@ -36,7 +36,8 @@ use self::srv::SrvServers;
 use super::shared_list::{ListKeeper, ListTarget};
 use super::sockets::Sockets;
 
-/// What shows something of itself.
+/// What shows something of itself. By this order they are summarized, explained and listed, and the
+/// first one that has a remedy gives it.
 pub(super) const ROOMS: [&dyn Room; 2] = [&SheddingRoom, &BansRoom];
 
 /// What follows the configuration in force.
@@ -199,7 +200,7 @@ impl SharedFeatures {
         tokio::join!(bans, standing).0
     }
 
-    pub(in crate::app) const fn bans(&self) -> &SharedBans {
+    const fn bans(&self) -> &SharedBans {
         &self.bans
     }
 }

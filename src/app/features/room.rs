@@ -8,17 +8,16 @@ use futures_util::future::{BoxFuture, ready};
 use serde_json::{Map, Value};
 use weir_config::{Route, Settings};
 use weir_console::findings::{GatewayFinding, Remedy};
-use weir_limit::time::Timestamp;
 use weir_middleware::ClientIdentity;
 use weir_rules::RequestAttributes;
 use weir_telemetry::{DecisionSample, Failures, Metrics};
 
 use super::Load;
-use crate::app::admin_api::Api;
 use crate::app::admin_api::endpoint::Endpoint;
-use crate::app::admin_api::findings::Finding;
+use crate::app::admin_api::findings::{Finding, LookUp};
 
-/// A feature, as far as a configuration tells of it. All of them are in [`ROOMS`](super::ROOMS).
+/// A feature, as far as a configuration tells of it. All of them are in [`ROOMS`](super::ROOMS). Some
+/// hooks have one room that uses them: they keep its feature out of the files that call them.
 pub(in crate::app) trait Room: Sync {
     /// Writes the lines about it that the gateway prints when it starts.
     fn summarize(&self, _out: &mut String, _: &Settings) -> fmt::Result {
@@ -63,18 +62,14 @@ pub(in crate::app) trait Room: Sync {
         &[]
     }
 
-    /// Finds out which of these subjects it has dealt with already, and notes it.
-    fn look_up<'f>(
-        &'f self,
-        _: &'f Api,
-        _: &'f Settings,
-        _found: &'f mut [Finding<'_>],
-        _: Timestamp,
-    ) -> BoxFuture<'f, ()> {
+    /// Finds out which of these subjects it has dealt with already, and notes it by
+    /// [`Finding::found`].
+    fn look_up<'f>(&'f self, _: LookUp<'f>, _found: &'f mut [Finding<'_>]) -> BoxFuture<'f, ()> {
         Box::pin(ready(()))
     }
 
-    /// What an operator can do by it about a subject that does not wait.
+    /// What an operator can do by it about a subject that does not wait. The remedy of the first
+    /// room that has one is shown.
     fn remedy(&self, _: &Settings, _: &Finding<'_>) -> Option<Remedy> {
         None
     }
@@ -100,7 +95,8 @@ pub(in crate::app) struct ArrivedRequest<'a> {
     pub(in crate::app) load: Option<&'a Load>,
 }
 
-/// Counters of decisions.
+/// Counters of decisions. The members of an event that rooms name must differ: of two that are the
+/// same, the last one is shown alone.
 pub(in crate::app) struct DecisionCounters {
     /// The member of an event that has them.
     pub(in crate::app) member: &'static str,

@@ -9,7 +9,7 @@ use weir_console::fleet::{LimitDefinition, PublishedLimits};
 use weir_rules::{KeySource, Limit};
 
 use crate::app::schemas;
-use crate::app::startup_log::describe_quota;
+use crate::app::wording::describe_quota;
 
 /// Bytes of the digest that are shown.
 const DIGEST_BYTES: usize = 6;

@@ -41,45 +41,42 @@ pub fn published(findings: Vec<GatewayFinding>) -> Vec<PublishedFinding> {
     published.collect()
 }
 
-impl FleetView {
-    /// What needs attention among the gateways, and what the others say of themselves.
-    pub fn findings(&self) -> Vec<GatewayFinding> {
-        let mut found: Vec<GatewayFinding> = Vec::new();
-        if let Some(Solitude::Failed(why)) = &self.alone {
-            let text = format!("this gateway shows its own figures alone: {why}");
-            let remedy = "Look at Redis by what it says, and if it speaks of rights, at docs/REDIS.md. Ask \
-                          other gateways what they see";
-            found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
-        }
-        if self.is_cut {
-            let text =
-                format!("at least {MAX_GATEWAYS} gateways are listed, and no more are shown");
-            let remedy = "Sums lack the others. Gateways that were killed are listed for five minutes; \
-                          give other gateways another store.redis.prefix";
-            found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
-        }
-        let silent = self.gateways.iter();
-        let silent = silent.filter(|gateway| gateway.state() == GatewayState::Silent);
-        found.extend(silent.map(|gateway| {
-            let seen = Duration::from_secs(gateway.seen.as_secs());
-            let text = format!(
-                "gateway {} has been silent for {}",
-                gateway.title(),
-                HumanDuration(seen)
-            );
-            let remedy = "Look whether it runs, and reaches Redis. One that was killed is forgotten \
-                          five minutes after its last word";
-            GatewayFinding::new(Kind::Fleet, text, remedy)
-        }));
-        found.extend(self.configurations.iter().map(other_configuration));
-        found.extend(other_keys(self));
-        found.extend(self.figures().flat_map(|(gateway, figures)| {
-            let others = figures.findings.iter().filter(|_| !gateway.is_self);
-            others.filter_map(|finding| of_other(gateway, finding))
-        }));
-        found.truncate(MAX_FINDINGS);
-        found
+/// What needs attention among the gateways, and what the others say of themselves.
+pub fn findings(view: &FleetView) -> Vec<GatewayFinding> {
+    let mut found: Vec<GatewayFinding> = Vec::new();
+    if let Some(Solitude::Failed(why)) = &view.alone {
+        let text = format!("this gateway shows its own figures alone: {why}");
+        let remedy = "Look at Redis by what it says, and if it speaks of rights, at docs/REDIS.md. Ask \
+                      other gateways what they see";
+        found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
     }
+    if view.is_cut {
+        let text = format!("at least {MAX_GATEWAYS} gateways are listed, and no more are shown");
+        let remedy = "Sums lack the others. Gateways that were killed are listed for five minutes; \
+                      give other gateways another store.redis.prefix";
+        found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
+    }
+    let silent = view.gateways.iter();
+    let silent = silent.filter(|gateway| gateway.state() == GatewayState::Silent);
+    found.extend(silent.map(|gateway| {
+        let seen = Duration::from_secs(gateway.seen.as_secs());
+        let text = format!(
+            "gateway {} has been silent for {}",
+            gateway.title(),
+            HumanDuration(seen)
+        );
+        let remedy = "Look whether it runs, and reaches Redis. One that was killed is forgotten \
+                      five minutes after its last word";
+        GatewayFinding::new(Kind::Fleet, text, remedy)
+    }));
+    found.extend(view.configurations.iter().map(other_configuration));
+    found.extend(other_keys(view));
+    found.extend(view.figures().flat_map(|(gateway, figures)| {
+        let others = figures.findings.iter().filter(|_| !gateway.is_self);
+        others.filter_map(|finding| of_other(gateway, finding))
+    }));
+    found.truncate(MAX_FINDINGS);
+    found
 }
 
 /// The gateways whose `hash_key` is another than here.

@@ -9,7 +9,7 @@ mod view;
 
 pub use self::differences::{LimitDifference, differences};
 pub use self::figures::limit_figures;
-pub use self::findings::published;
+pub use self::findings::{findings, published};
 pub use self::gateways::{Gateways, gateways};
 pub use self::published::{
     ENTRY_KEPT, FIGURES_KEPT, Figures, FiguresState, GatewayEntry, INTERVAL, LIMITS_INTERVAL,

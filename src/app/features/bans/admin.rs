@@ -26,8 +26,9 @@ use super::responses::{self, BanPage, ListedBan};
 use super::{BegunEntry, ListedCause, MAX_SHORT_BANS, SharedBans, StandingBan};
 use crate::app::admin_api::Api;
 use crate::app::admin_api::authorization::Operator;
-use crate::app::admin_api::endpoint::{Call, Endpoint, Reply, json};
-use crate::app::admin_api::error::{ApiError, Refusal};
+use crate::app::admin_api::endpoint::{Call, Endpoint, Reply, json_response};
+use crate::app::admin_api::error::{ApiError, ResponseError};
+use crate::app::admin_api::findings::LookUp;
 use crate::app::admin_api::request::{Cursor, Page, parse_body, read_body};
 use crate::app::admin_api::responses::{DateTime, finite_seconds, seconds};
 use crate::app::shared_list::{ListEntry, ListError, millis, moment};
@@ -86,7 +87,7 @@ enum BanError {
 const NO_BANS: &str = "gateway.yaml has none, and a ban by hand needs one for its name and treatment: \
     `bans: {abusers: {per: address, for: 1h}}`";
 
-impl Refusal for BanError {
+impl ResponseError for BanError {
     fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchBan { .. } => StatusCode::NOT_FOUND,
@@ -96,7 +97,7 @@ impl Refusal for BanError {
 }
 
 /// The ban has neither such a subject nor such a network.
-impl Refusal for BannedError {
+impl ResponseError for BannedError {
     fn status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
     }
@@ -114,7 +115,7 @@ async fn show_all(api: &Api, call: Call<'_>) -> Reply {
     let snapshot = api.snapshot();
     let page = Page::parse(call.query())?;
     let by = BanStores::new(api, call.now).await?;
-    json(&list(&snapshot.settings, &page, by).await?)
+    json_response(&list(&snapshot.settings, &page, by).await?)
 }
 
 /// Shows a ban, after it is set by `PUT`, or lifted by `DELETE`.
@@ -125,7 +126,7 @@ async fn show(api: &Api, call: Call<'_>) -> Reply {
     let act = target.act(&call.head.method, call.body, call.now).await?;
     let by = BanStores::new(api, call.now).await?;
     target.change(by, &act, call.operator).await?;
-    json(&target.response(by).await?)
+    json_response(&target.response(by).await?)
 }
 
 /// A subject of a ban in force, or a network.
@@ -168,12 +169,20 @@ pub(super) struct BanStores<'s> {
 }
 
 impl<'s> BanStores<'s> {
-    pub(super) async fn new(api: &'s Api, now: Timestamp) -> Result<Self, ApiError> {
+    async fn new(api: &'s Api, now: Timestamp) -> Result<Self, ApiError> {
         Ok(Self {
             stores: api.admin_stores().await?,
             shared: api.shared().bans(),
             now,
         })
+    }
+
+    pub(super) const fn of_look_up(by: LookUp<'s>) -> Self {
+        Self {
+            stores: by.stores,
+            shared: by.shared.bans(),
+            now: by.now,
+        }
     }
 
     /// The standing bans of all gateways.

@@ -7,7 +7,7 @@ use weir_middleware::{BanPolicy, Treatment};
 use weir_rules::{Access, ListEntry, RequestAttributes};
 use weir_yaml::HumanDuration;
 
-use crate::app::explain::limits;
+use crate::app::wording::{in_words, write_enforcement};
 
 /// Writes which list the client is on. Then nothing else matters.
 pub(super) fn write_list(
@@ -59,7 +59,7 @@ fn write_ban(
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let ban = &policy.ban;
-    let (name, per) = (ban.name(), limits::list(ban.per()));
+    let (name, per) = (ban.name(), in_words(ban.per()));
     let Some(subject) = ban.subject(facts) else {
         return writeln!(out, "\nban {name}: skipped, as the request has no {per}");
     };
@@ -81,7 +81,7 @@ fn write_ban(
     }
     write!(out, "  the banned get ")?;
     write_treatment(out, settings, &policy.treatment)?;
-    limits::write_enforcement(out, policy.enforcement, &key)
+    write_enforcement(out, policy.enforcement, &key)
 }
 
 fn write_strikes(

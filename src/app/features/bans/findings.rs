@@ -8,7 +8,7 @@ use weir_console::findings::{
     RemedyAction,
 };
 use weir_limit::time::Nanos;
-use weir_rules::{Ban, Limit};
+use weir_rules::{Ban, KeySource, Limit};
 use weir_telemetry::Refusals;
 use weir_yaml::{HumanDuration, pluralized};
 
@@ -18,19 +18,19 @@ use crate::app::admin_api::findings::{Finding, MAX_LOOKUPS, Measure, command};
 use crate::app::admin_api::responses::finite_seconds;
 
 /// A ban that holds for a subject, or for all those of a finding.
-struct Held {
+struct BanInForce {
     ban: String,
     left: Nanos,
 }
 
-impl Held {
+impl BanInForce {
     fn new(ban: &Ban, left: Nanos) -> Self {
         let ban = ban.name().to_string();
         Self { ban, left }
     }
 }
 
-impl Measure for Held {
+impl Measure for BanInForce {
     fn kind(&self) -> FindingKind {
         FindingKind::Banned
     }
@@ -66,20 +66,37 @@ impl Measure for Held {
     }
 }
 
-/// How to ban a subject, if a ban counts the same as its limit.
-pub(super) fn remedy(settings: &Settings, of: &Finding<'_>) -> Option<Remedy> {
-    let ban = ban_for(settings, of.limit())?;
+/// How to ban a subject, if a ban counts the same as its limit; if none does, how to have one.
+pub(super) fn remedy(settings: &Settings, of: &Finding<'_>) -> Remedy {
+    let Some(ban) = ban_for(settings, of.limit()) else {
+        return remedy_by_hand(of.limit());
+    };
     let length = HumanDuration(ban.schedule().first()).to_string();
     let advice = match of.is_network() {
         true => "Ban the network for a while",
         false => "Ban it for a while",
     };
     let options = ["--for", &length];
-    Some(Remedy {
+    Remedy {
         action: Some(RemedyAction::Ban),
         ban: Some(ban.name().to_string()),
         command: command(&["ban", "add", ban.name()], of.shown_id(), &options),
         ..Remedy::advice(advice)
+    }
+}
+
+/// What can be done about a limit's subject that no ban can end.
+fn remedy_by_hand(limit: &Limit) -> Remedy {
+    let is_per_address = matches!(limit.per(), [KeySource::Address { .. }]);
+    Remedy::advice(match is_per_address {
+        true => {
+            "The limit holds it off. To stop it, write it under `block`, or configure a ban with \
+             the same `per`"
+        }
+        false => {
+            "The limit holds it off. Ask its owner to wait as Retry-After says, or configure a ban \
+             with the same `per`"
+        }
     })
 }
 
@@ -110,7 +127,10 @@ pub(super) async fn look_up(
         let longest = target_of_finding.and_then(|target| target.longest_standing(&standing));
         if let Some(longest) = longest {
             let network = longest.is_network.then_some(&*longest.of);
-            finding.found(Held::new(ban, admin::left_of(longest, by.now)), network);
+            finding.found(
+                BanInForce::new(ban, admin::left_of(longest, by.now)),
+                network,
+            );
             continue;
         }
         let of_finding: Vec<_> = finding.members().iter().filter_map(target).collect();
@@ -125,7 +145,7 @@ pub(super) async fn look_up(
         let shortest = of_members.map(|(_, left)| *left).min();
         let shortest = shortest.filter(|left| !left.is_zero());
         if let Some((left, ban)) = shortest.zip(ban_for(settings, finding.limit())) {
-            finding.found(Held::new(ban, left), None);
+            finding.found(BanInForce::new(ban, left), None);
         }
     }
     Ok(())

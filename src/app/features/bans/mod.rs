@@ -30,7 +30,7 @@ use weir_store::{SharedEntry, SharedLists, Store, StoreError};
 use self::refused_peers::RefusalRules;
 pub(super) use self::room::BansRoom;
 use self::standing::MAX_SHORT_BANS;
-pub(in crate::app) use self::standing::StandingBan;
+pub(super) use self::standing::StandingBan;
 use self::standing::StandingTarget;
 #[cfg(test)]
 pub(in crate::app) use self::{
@@ -54,11 +54,11 @@ const BATCH_SIZE: usize = 200;
 
 /// The lists about bans. Clones share them.
 #[derive(Clone)]
-pub(in crate::app) struct SharedBans {
+pub(super) struct SharedBans {
     known: KnownBans,
     /// Puts standing bans in force.
-    pub(in crate::app) standing: StandingTarget,
-    pub(in crate::app) standing_changes: ListChanges<StandingBan>,
+    pub(super) standing: StandingTarget,
+    standing_changes: ListChanges<StandingBan>,
     clock: Arc<dyn Clock>,
     /// None if this process is alone.
     lists: Option<Arc<dyn SharedLists>>,
@@ -66,20 +66,20 @@ pub(in crate::app) struct SharedBans {
 
 /// A ban that has begun, as the list has it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(in crate::app) struct BegunEntry {
-    pub(in crate::app) ban: String,
+struct BegunEntry {
+    ban: String,
     /// As bucket keys have it.
-    pub(in crate::app) subject: String,
+    subject: String,
     /// When it began, in milliseconds since 1970.
-    pub(in crate::app) since: u64,
-    pub(in crate::app) why: ListedCause,
+    since: u64,
+    why: ListedCause,
 }
 
 /// Why a subject is banned.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Cause"))]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub(in crate::app) enum ListedCause {
+enum ListedCause {
     /// It was denied by a limit.
     Limit {
         limit: String,
@@ -158,7 +158,7 @@ fn json(entry: &impl Serialize) -> String {
 
 impl SharedBans {
     /// The lists, and the keeper of the standing bans. Without `lists`, this process is alone.
-    pub(in crate::app) fn new(
+    pub(super) fn new(
         known: KnownBans,
         clock: Arc<dyn Clock>,
         lists: Option<Arc<dyn SharedLists>>,
@@ -178,19 +178,19 @@ impl SharedBans {
     }
 
     /// What the workers know.
-    pub(in crate::app) const fn known(&self) -> &KnownBans {
+    const fn known(&self) -> &KnownBans {
         &self.known
     }
 
     /// The standing bans that have not ended, in the order of bans and subjects.
-    pub(in crate::app) async fn standing(&self) -> Result<Vec<Arc<StandingBan>>, ListError> {
+    async fn standing(&self) -> Result<Vec<Arc<StandingBan>>, ListError> {
         self.standing_changes.look().await?;
         Ok(self.standing.holding(self.clock.now()))
     }
 
     /// The next bans that have begun: at most `count` behind the one with this end and text, and
     /// whether there are no others.
-    pub(in crate::app) async fn begun(
+    async fn begun(
         &self,
         behind: (u64, &str),
         count: usize,
@@ -222,7 +222,7 @@ impl SharedBans {
     }
 
     /// Removes entries of bans that hold no more.
-    pub(in crate::app) async fn forget(&self, stale: Vec<String>) -> Result<(), StoreError> {
+    async fn forget(&self, stale: Vec<String>) -> Result<(), StoreError> {
         match &self.lists {
             Some(lists) if !stale.is_empty() => {
                 let change = lists.change(BEGUN, Vec::new(), stale, self.clock.now());
@@ -235,7 +235,7 @@ impl SharedBans {
     /// Keeps up with the bans that begin here, and with the configurations that are published, whose
     /// settings `settings_of` gets: cuts bans in this store that a reload shortens, and has
     /// connections of those dropped who are kept out.
-    pub(in crate::app) async fn follow_all<C>(
+    pub(super) async fn follow_all<C>(
         &self,
         configurations: watch::Receiver<Arc<C>>,
         settings_of: impl Fn(&C) -> &Settings,

@@ -40,7 +40,7 @@ const AGE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Whose connections are refused, by a configuration.
 #[derive(Default)]
-pub(in crate::app) struct RefusalRules {
+pub(super) struct RefusalRules {
     /// Each with whether it keeps out all whom it bans.
     bans: Vec<(Arc<Ban>, bool)>,
     blocked: Vec<IpNet>,
@@ -49,7 +49,7 @@ pub(in crate::app) struct RefusalRules {
 }
 
 impl RefusalRules {
-    pub(in crate::app) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         let access = &settings.access;
         let is_refused = |it: &Treatment| matches!(it, Treatment::Drop { in_kernel: true });
         let refusing = access.bans.iter().filter(|it| is_refused(&it.treatment));
@@ -91,7 +91,7 @@ struct Candidate {
 impl SharedBans {
     /// Keeps the filter up to date with the configurations that are published, whose rules
     /// `rules_of` gets, and with the bans in this store.
-    pub(in crate::app) async fn follow_refused_peers<C>(
+    pub(super) async fn follow_refused_peers<C>(
         &self,
         mut configurations: watch::Receiver<Arc<C>>,
         rules_of: impl Fn(&C) -> RefusalRules,

@@ -1,4 +1,5 @@
-//! What is shown of the bans and lists of a configuration.
+//! All that bans and the lists of clients register: what is shown and explained of them, their endpoints,
+//! findings, remedies and counters.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -7,19 +8,17 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use weir_config::Settings;
 use weir_console::findings::{GatewayFinding, Remedy};
-use weir_limit::time::Timestamp;
 use weir_middleware::BanPolicy;
-use weir_rules::{KeySource, RequestAttributes};
+use weir_rules::RequestAttributes;
 use weir_telemetry::{Failures, Metrics};
 use weir_yaml::{HumanDuration, pluralized};
 
 use super::admin::BanStores;
 use super::{admin, explain, findings};
-use crate::app::admin_api::Api;
 use crate::app::admin_api::endpoint::Endpoint;
-use crate::app::admin_api::findings::Finding;
+use crate::app::admin_api::findings::{Finding, LookUp};
 use crate::app::features::{DecisionCounters, Room};
-use crate::app::startup_log::write_list;
+use crate::app::wording::{self, source_names, write_list};
 
 /// Bans, and the lists of who is allowed and who is blocked.
 pub(in crate::app::features) struct BansRoom;
@@ -69,23 +68,16 @@ impl Room for BansRoom {
         admin::ENDPOINTS
     }
 
-    fn look_up<'f>(
-        &'f self,
-        api: &'f Api,
-        settings: &'f Settings,
-        found: &'f mut [Finding<'_>],
-        now: Timestamp,
-    ) -> BoxFuture<'f, ()> {
+    fn look_up<'f>(&'f self, by: LookUp<'f>, found: &'f mut [Finding<'_>]) -> BoxFuture<'f, ()> {
         Box::pin(async move {
+            let stores = BanStores::of_look_up(by);
             // Without the store, nothing is known of bans; what is denied is known all the same.
-            if let Ok(by) = BanStores::new(api, now).await {
-                let _ = findings::look_up(settings, found, by).await;
-            }
+            let _ = findings::look_up(by.settings, found, stores).await;
         })
     }
 
     fn remedy(&self, settings: &Settings, of: &Finding<'_>) -> Option<Remedy> {
-        findings::remedy(settings, of)
+        Some(findings::remedy(settings, of))
     }
 
     fn gateway_findings(&self, failures: &Failures) -> Vec<GatewayFinding> {
@@ -114,7 +106,7 @@ fn list_in_words((networks, accounts): (usize, usize)) -> String {
 
 fn in_words(policy: &BanPolicy) -> String {
     let ban = &policy.ban;
-    let (name, per) = (ban.name(), sources(ban.per()).join(" and "));
+    let (name, per) = (ban.name(), wording::in_words(ban.per()));
     if !policy.has_strikes() {
         let command = format!("weir ban add {name} ...");
         return format!("{name}: by hand (`{command}`), per {per}");
@@ -147,16 +139,12 @@ fn described(policy: &BanPolicy) -> Value {
     let strikes = policy.has_strikes().then(|| ban.strikes().burst());
     json!({
         "name": &**ban.name(),
-        "per": sources(ban.per()),
+        "per": source_names(ban.per()),
         "strikes": strikes,
         "within": strikes.map(|_| HumanDuration(ban.period()).to_string()),
         "lengths": lengths.collect::<Vec<_>>(),
         "enforce": policy.enforcement.to_string(),
     })
-}
-
-fn sources(per: &[KeySource]) -> Vec<String> {
-    per.iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

@@ -28,12 +28,12 @@ const AGAIN_AFTER: Duration = Duration::from_secs(6);
 type Entries = Vec<SharedEntry>;
 
 /// A configuration's bans.
-pub(in crate::app) type Bans = Vec<Arc<Ban>>;
+pub(super) type Bans = Vec<Arc<Ban>>;
 
 impl SharedBans {
     /// Cuts bans in this store whenever a configuration is published whose bans, got by `bans_of`,
     /// are shorter than those before.
-    pub(in crate::app) async fn follow_lengths<C>(
+    pub(super) async fn follow_lengths<C>(
         &self,
         mut configurations: watch::Receiver<Arc<C>>,
         bans_of: impl Fn(&C) -> Bans,

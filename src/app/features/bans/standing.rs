@@ -14,18 +14,18 @@ use crate::app::shared_list::{ListEntry, ListTarget, MAX_ENTRIES, millis, moment
 
 /// A standing ban, as the list has it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(in crate::app) struct StandingBan {
-    pub(in crate::app) ban: String,
+pub(in crate::app::features) struct StandingBan {
+    pub(super) ban: String,
     /// The subject, as bucket keys have it, or the network.
-    pub(in crate::app) of: String,
-    pub(in crate::app) is_network: bool,
+    pub(super) of: String,
+    pub(super) is_network: bool,
     /// In milliseconds since 1970.
-    pub(in crate::app) since: u64,
+    pub(super) since: u64,
     /// In milliseconds since 1970; none for good.
-    pub(in crate::app) until: Option<u64>,
+    pub(super) until: Option<u64>,
     /// Who has set it.
-    pub(in crate::app) by: String,
-    pub(in crate::app) comment: Option<String>,
+    pub(super) by: String,
+    pub(super) comment: Option<String>,
 }
 
 impl StandingBan {
@@ -84,11 +84,11 @@ impl ListEntry for StandingBan {
 
 /// How many places bans may take that a bucket alone could hold. The others are for those of
 /// networks, for good, and of long durations.
-pub(in crate::app) const MAX_SHORT_BANS: usize = MAX_ENTRIES - 100;
+pub(super) const MAX_SHORT_BANS: usize = MAX_ENTRIES - 100;
 
 /// The standing bans in force.
 #[derive(Clone)]
-pub(in crate::app) struct StandingTarget {
+pub(in crate::app::features) struct StandingTarget {
     known: KnownBans,
     in_force: Arc<RwLock<Vec<Arc<StandingBan>>>>,
 }
@@ -102,7 +102,7 @@ impl StandingTarget {
     }
 
     /// Those that have not ended.
-    pub(in crate::app) fn holding(&self, now: Timestamp) -> Vec<Arc<StandingBan>> {
+    pub(super) fn holding(&self, now: Timestamp) -> Vec<Arc<StandingBan>> {
         let now = millis(now);
         let in_force = self.in_force.read();
         let holds = |ban: &&Arc<StandingBan>| ban.until.is_none_or(|until| until > now);

@@ -1,5 +1,6 @@
-//! Explains when a request is shed because its upstream, or the gateway itself, has more to do than
-//! it can handle; and whether it would be shed now, where a gateway runs.
+//! What is shown of shedding: when a request is shed because its upstream, or the gateway itself, has more
+//! to do than it can handle, and whether it would be shed now, where a gateway runs; and the routes
+//! whose requests are shed.
 
 mod load;
 
