@@ -17,11 +17,9 @@ use weir_telemetry::Metrics;
 use weir_yaml::Inputs;
 
 use super::admin_api;
-use super::features::{FeatureKeepers, Features, SharedFeatures};
+use super::features::{Features, ListKeepers, SharedFeatures};
 use super::fleet::{Fleet, Identity, Surroundings};
-use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
-use super::shared_list::{ListChanges, ListKeeper};
 use super::stack::SharedState;
 use super::stacks::Stacks;
 use super::stores::{SharedStores, Stores, WorkerStores};
@@ -34,12 +32,6 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// deadline, so only a failing store takes that long.
 const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
-/// The keepers of the lists that gateways share.
-pub(super) struct ListKeepers {
-    overrides: ListKeeper<KeptOverride>,
-    of_features: FeatureKeepers,
-}
-
 /// The parts of a process that are no sockets and no threads.
 pub(super) struct Gateway {
     pub(super) stores: Stores,
@@ -50,7 +42,6 @@ pub(super) struct Gateway {
     pub(super) features: Features,
     reloads: Reloads,
     shared_features: SharedFeatures,
-    override_changes: ListChanges<KeptOverride>,
     state: SharedState,
 }
 
@@ -68,16 +59,14 @@ impl Gateway {
         stores.use_for(&settings.limits());
         let shared = stores.shared().await?;
         let lists = shared.as_ref().map(|shared| Arc::clone(&shared.lists));
-        let (shared_features, mut of_features) =
-            SharedFeatures::new(&state.access, stores.clock(), lists.clone());
+        let (shared_features, mut keepers) =
+            SharedFeatures::new(&settings.process, &state.access, stores.clock(), lists);
         let process_state = ProcessState {
             environment,
             clock: stores.clock(),
             refused: Arc::default(),
         };
-        let (mut overrides, override_changes) =
-            overrides::keeper(&settings.process, lists, stores.clock());
-        let kept_overrides = overrides.first().await;
+        let kept_overrides = shared_features.begin(&mut keepers).await;
         features.apply(&settings);
         features.prepare(&settings).await;
         let loaded = Arc::new(settings);
@@ -85,7 +74,6 @@ impl Gateway {
         let (publish, snapshots) = watch::channel(Arc::new(snapshot));
         let sampled = snapshots.clone();
         ActiveUpstream::show(&metrics, move || sampled.borrow().upstreams().to_vec());
-        shared_features.begin(&mut of_features).await;
         let files = (loaded, inputs);
         let gateway = Self {
             reloads: Reloads::new(source, files, publish, process_state),
@@ -94,12 +82,7 @@ impl Gateway {
             snapshots,
             features,
             shared_features,
-            override_changes,
             state,
-        };
-        let keepers = ListKeepers {
-            overrides,
-            of_features,
         };
         Ok((gateway, keepers))
     }
@@ -134,7 +117,6 @@ impl Gateway {
             snapshots: self.snapshots.clone(),
             stores: self.stores.clone(),
             fleet,
-            override_changes: self.override_changes.clone(),
             features: self.features.clone(),
             metrics: self.metrics(),
             log_level,
@@ -162,14 +144,14 @@ impl Gateway {
             self.sweep(),
             self.follow_limits(),
             self.shared_features.follow(
-                &mut keepers.of_features,
+                keepers,
+                &self.reloads,
                 snapshots,
                 Snapshot::settings,
                 store,
                 &sockets
             ),
             self.reloads.follow(),
-            keepers.overrides.follow(&self.reloads),
         );
         never
     }

@@ -53,9 +53,7 @@ use self::paths::Target;
 use self::wrong_tokens::WrongTokens;
 use super::features::{Features, ROOMS, SharedFeatures};
 use super::fleet::Fleet;
-use super::overrides::KeptOverride;
 use super::reloads::Snapshot;
-use super::shared_list::ListChanges;
 use super::stores::{AdminStores, Stores};
 
 /// All endpoints. `docs/openapi.json` has the same, which a test compares.
@@ -95,7 +93,6 @@ pub(super) struct Api {
     shared: SharedFeatures,
     events: Arc<Events>,
     fleet: Fleet,
-    override_changes: ListChanges<KeptOverride>,
     features: Features,
     wrong_tokens: WrongTokens,
 }
@@ -105,7 +102,6 @@ pub(super) struct GatewayParts {
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) stores: Stores,
     pub(super) fleet: Fleet,
-    pub(super) override_changes: ListChanges<KeptOverride>,
     pub(super) features: Features,
     pub(super) metrics: Arc<Metrics>,
     pub(super) log_level: LogLevel,
@@ -118,7 +114,6 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         snapshots,
         stores,
         fleet,
-        override_changes,
         features,
         metrics,
         log_level,
@@ -142,7 +137,6 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         admin_stores: OnceCell::new(),
         fleet,
         metrics,
-        override_changes,
         features,
         log_level,
         shared,

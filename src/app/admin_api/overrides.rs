@@ -80,7 +80,7 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let Call { operator, now, .. } = call;
     let query = OverridesRequest::parse(&call.head.method, call.head.uri.query(), call.parameters)?;
     let snapshot = api.snapshot();
-    let changes = &api.override_changes;
+    let changes = api.shared.override_changes();
     let changed = query.change(&snapshot.settings, call.body, operator, changes, now);
     let warnings = changed.await?;
     // What was changed is in force by now.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use futures_util::future::{LocalBoxFuture, ready};
 use tokio::sync::watch;
-use weir_config::Settings;
+use weir_config::{ProcessSettings, Settings};
 use weir_limit::ShedLevel;
 use weir_limit::time::Clock;
 use weir_middleware::AccessState;
@@ -33,7 +33,8 @@ pub(super) use self::room::{ArrivedRequest, DecisionCounters, Room};
 pub(super) use self::shedding::Load;
 use self::shedding::SheddingRoom;
 use self::srv::SrvServers;
-use super::shared_list::{ListKeeper, ListTarget};
+use super::overrides::{self, KeptOverride};
+use super::shared_list::{ListChanges, ListKeeper, ListTarget};
 use super::sockets::Sockets;
 
 /// What shows something of itself. By this order they are summarized, explained and listed, and the
@@ -159,35 +160,52 @@ impl Features {
 #[derive(Clone)]
 pub(super) struct SharedFeatures {
     bans: SharedBans,
+    override_changes: ListChanges<KeptOverride>,
 }
 
 /// The keepers of the lists of [`SharedFeatures`].
-pub(super) struct FeatureKeepers {
+pub(super) struct ListKeepers {
     standing_bans: ListKeeper<StandingBan>,
+    overrides: ListKeeper<KeptOverride>,
 }
 
 impl SharedFeatures {
     /// Without `lists`, this process is alone.
     pub(super) fn new(
+        settings: &ProcessSettings,
         access: &AccessState,
         clock: Arc<dyn Clock>,
         lists: Option<Arc<dyn SharedLists>>,
-    ) -> (Self, FeatureKeepers) {
-        let (bans, standing_bans) = SharedBans::new(access.known().clone(), clock, lists);
-        (Self { bans }, FeatureKeepers { standing_bans })
+    ) -> (Self, ListKeepers) {
+        let known = access.known().clone();
+        let (bans, standing_bans) = SharedBans::new(known, Arc::clone(&clock), lists.clone());
+        let (overrides, override_changes) = overrides::keeper(settings, lists, clock);
+        let shared = Self {
+            bans,
+            override_changes,
+        };
+        let keepers = ListKeepers {
+            standing_bans,
+            overrides,
+        };
+        (shared, keepers)
     }
 
-    /// Puts in force what is in the lists, so that it holds from the first request on.
-    pub(super) async fn begin(&self, keepers: &mut FeatureKeepers) {
-        let first = keepers.standing_bans.first().await;
-        self.bans.standing.put_in_force(&first);
+    /// Puts in force what is in the lists, so that it holds from the first request on. Returns the
+    /// overrides, which a snapshot of the configuration puts in force.
+    pub(super) async fn begin(&self, keepers: &mut ListKeepers) -> Vec<Arc<KeptOverride>> {
+        let overrides = keepers.overrides.first().await;
+        let standing = keepers.standing_bans.first().await;
+        self.bans.standing.put_in_force(&standing);
+        overrides
     }
 
     /// Keeps up with the lists, with the configurations that are published, whose settings
-    /// `settings_of` gets, and with the buckets in this store.
+    /// `settings_of` gets, and with the buckets in this store. Overrides are put in force by `reloads`.
     pub(super) async fn follow<C>(
         &self,
-        keepers: &mut FeatureKeepers,
+        keepers: &mut ListKeepers,
+        reloads: &impl ListTarget<KeptOverride>,
         configurations: watch::Receiver<Arc<C>>,
         settings_of: impl Fn(&C) -> &Settings,
         store: Arc<dyn Store>,
@@ -197,7 +215,13 @@ impl SharedFeatures {
             .bans
             .follow_all(configurations, settings_of, store, sockets);
         let standing = keepers.standing_bans.follow(&self.bans.standing);
-        tokio::join!(bans, standing).0
+        let overrides = keepers.overrides.follow(reloads);
+        tokio::join!(bans, standing, overrides).0
+    }
+
+    /// Changes of the overrides by the admin API.
+    pub(super) const fn override_changes(&self) -> &ListChanges<KeptOverride> {
+        &self.override_changes
     }
 
     const fn bans(&self) -> &SharedBans {
