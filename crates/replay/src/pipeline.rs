@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use weir_limit::time::{Nanos, Timestamp};
 
-use super::format::{LogLine, Names};
+use super::format::{LogLine, Names, Recorded};
 use super::input::{Chunk, Input, InputError, LogCounts, ParsedChunk, Reading};
 use super::replayer::{PastRequest, Replayer, RequestMaker};
 use super::tally::{Changes, Example, Hashed, Minute, Outcome, Tally};
@@ -274,7 +274,8 @@ impl Replays<'_> {
         for variant in &mut self.variants {
             variant.arrive(past);
         }
-        let recorded = past.line.recorded.filter(|recorded| recorded.is_comparable);
+        let is_comparable = |recorded: &Recorded| recorded.decision.is_reproducible();
+        let recorded = past.line.recorded.filter(is_comparable);
         let recorded = recorded.map(|recorded| Outcome::new(recorded.decision, recorded.by));
         let names = self.replayer.names();
         let was = match &mut self.baseline {

@@ -30,6 +30,7 @@ const SWEEP_EVERY: u64 = 4096;
 /// A line, and its request as the layers would get it.
 #[derive(Clone, Copy)]
 pub struct PastRequest<'p> {
+    /// The line without the method and the headers, which `request` has.
     pub line: &'p LogLine,
     pub request: &'p Request<Empty<Bytes>>,
     /// Whether it is refused before any limit is asked.
@@ -201,7 +202,6 @@ impl<'r> Replayer<'r> {
             self.tally.totals.decided(Disposition::Unlimited);
             return Outcome::PASSES;
         }
-        let no_captures = Captures::default();
         let accounts = self.rules.account();
         let account = line.details.as_deref();
         let account = account.and_then(|details| details.account.as_deref());
@@ -222,7 +222,9 @@ impl<'r> Replayer<'r> {
             secure: false,
             account: account.as_ref(),
             route: route.name(),
-            captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
+            captures: found
+                .as_ref()
+                .map_or(Captures::NONE, |found| &found.captures),
             now: line.at,
         };
         let limits = &mut self.tally.limits;

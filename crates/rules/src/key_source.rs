@@ -211,7 +211,7 @@ pub struct RequestAttributes<'a> {
     pub headers: &'a HeaderMap,
     /// The client's address.
     pub client: IpAddr,
-    /// Whether the client asked by TLS.
+    /// Whether the client asked by TLS. Only templates read it: no limit counts by it.
     pub secure: bool,
     /// The account.
     pub account: Option<&'a Account>,

@@ -14,8 +14,7 @@ pub struct Field {
     pub name: &'static str,
     /// What JSON has before the text of the field, and blanks: a copy of a fixed length is quicker.
     pub before_text: &'static [u8; FIELD_BYTES],
-    /// The header of the request that it shows as the client sent it, in lower case, if it is one
-    /// that nothing else reads.
+    /// The header, in lower case, that a replay of the line gives the request with its text.
     pub header: Option<&'static str>,
     /// Its place and its key in the lines of those who watch requests.
     pub watched: Option<(usize, &'static str)>,
@@ -61,7 +60,7 @@ impl Field {
         }
     }
 
-    /// Says that it is a header of the request.
+    /// Has replays give the request this header.
     pub(super) const fn header(self, name: &'static str) -> Self {
         Self {
             header: Some(name),

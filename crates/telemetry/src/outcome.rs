@@ -266,9 +266,9 @@ impl Disposition {
         self.meaning().is_made_to_wait
     }
 
-    /// Whether the store was asked, and decided: where it is out of reach, or the request is shed
-    /// before, the next one may fare otherwise by the same limits.
-    pub const fn is_by_store(self) -> bool {
+    /// Whether the same requests would get it again by the same rules: it is not due to how things
+    /// stood at the moment, as where the store was out of reach or too much was to do.
+    pub const fn is_reproducible(self) -> bool {
         !matches!(self, Self::FailedOpen | Self::Unavailable | Self::Shed)
     }
 

@@ -11,7 +11,7 @@ use memchr::memchr2;
 use super::client::address;
 use super::fields::request_line;
 use super::pattern::unescaped;
-use super::{LineMaker, Parsed, RawLine, Times, is_given, split_query, split_target};
+use super::{LineMaker, Parsed, RawLine, is_given, split_query, split_target};
 use weir_limit::time::Timestamp;
 
 /// What stands before the time.
@@ -62,7 +62,8 @@ pub(super) fn combined(
     let headers = headers.into_iter().filter(|(_, value)| is_given(value));
     let between = between.trim_ascii();
     make.line(&RawLine {
-        times: Times::at(at),
+        began: Some(at),
+        ended: Some(at),
         client: Some(sender.client),
         method: Some(method),
         path: Some(path),

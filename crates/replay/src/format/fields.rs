@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use weir_limit::time::{Nanos, Timestamp};
 
 use super::time::{any_time, date_and_time, milliseconds, nanoseconds, seconds};
-use super::{LineMaker, Parsed, RawLine, Times, is_given, split_query, split_target};
+use super::{LineMaker, Parsed, RawLine, is_given, split_query, split_target};
 
 pub(super) const NO_CLIENT: &str = "it has no client address";
 pub(super) const NO_TIME: &str = "it has no time";
@@ -149,14 +149,15 @@ impl<'l> Texts<'l> {
         seconds.or_else(millis).or_else(nanos)
     }
 
-    fn times(&self) -> Times {
+    /// A line with the times alone.
+    fn times(&self) -> RawLine<'static> {
         let date_time = || date_and_time(self.get(Field::Date)?, self.get(Field::Clock)?);
-        Times {
+        RawLine {
             began: self.time(Field::Began),
             ended: self.time(Field::Ended).or_else(date_time),
             took: self.took(),
-            waited: None,
             head: self.get(Field::HeadSeconds).and_then(seconds),
+            ..RawLine::default()
         }
     }
 
@@ -208,7 +209,6 @@ impl LineMaker<'_> {
         ];
         let headers = named.iter().chain(headers);
         self.line(&RawLine {
-            times,
             client: Some(client),
             method: Some(method),
             path: Some(path),
@@ -221,7 +221,7 @@ impl LineMaker<'_> {
                 .filter_map(|(name, value)| Some((*name, (*value)?)))
                 .collect(),
             account: texts.get(Field::User),
-            ..RawLine::default()
+            ..times
         })
     }
 }

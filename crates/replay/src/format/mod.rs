@@ -166,7 +166,7 @@ impl Format {
             format: self,
             make: LineMaker::new(options),
             last_time: (Vec::new(), None),
-            layout: Layout::new(!options.detail_set.headers),
+            layout: Layout::new(options.detail_set.headers),
             json_names: match &self.form.shape {
                 Shape::Json(form) => NameTree::new(form),
                 _ => NameTree::default(),
@@ -442,9 +442,6 @@ impl DetailSet {
 pub struct Recorded {
     pub decision: Disposition,
     pub by: Option<Name>,
-    /// Whether the store decided. Without it, as when Redis was out of reach, nothing can be
-    /// compared.
-    pub is_comparable: bool,
 }
 
 /// The name of a limit or a ban, as a number of [`Names`].
@@ -489,7 +486,16 @@ impl Names {
 /// What a line says of its request. Where it does not say something, that is none.
 #[derive(Debug, Default, PartialEq)]
 struct RawLine<'l> {
-    times: Times,
+    /// When it was decided about, or arrived.
+    began: Option<Timestamp>,
+    /// When its response was over.
+    ended: Option<Timestamp>,
+    /// From its beginning to its end.
+    took: Option<Nanos>,
+    /// From its beginning until an upstream was asked.
+    waited: Option<Nanos>,
+    /// From then to the head of the response.
+    head: Option<Nanos>,
     client: Option<IpAddr>,
     method: Option<&'l str>,
     path: Option<&'l str>,
@@ -503,51 +509,6 @@ struct RawLine<'l> {
     /// What Weir decided, and by what.
     decision: Option<&'l str>,
     denied_by: Option<&'l str>,
-}
-
-/// What a line says of the time of its request.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Times {
-    /// When it was decided about, or arrived.
-    began: Option<Timestamp>,
-    /// When its response was over.
-    ended: Option<Timestamp>,
-    /// From its beginning to its end.
-    took: Option<Nanos>,
-    /// From its beginning until an upstream was asked.
-    waited: Option<Nanos>,
-    /// From then to the head of the response.
-    head: Option<Nanos>,
-}
-
-impl Times {
-    /// All of them at one time.
-    const fn at(time: Timestamp) -> Self {
-        Self {
-            began: Some(time),
-            ended: Some(time),
-            took: None,
-            waited: None,
-            head: None,
-        }
-    }
-
-    /// When the request began, and when its response ended.
-    fn span(&self) -> Option<(Timestamp, Timestamp)> {
-        let took = self.took.unwrap_or_default();
-        match (self.began, self.ended) {
-            (Some(began), Some(ended)) => Some((began.min(ended), ended)),
-            (Some(began), None) => Some((began, began + took)),
-            (None, ended) => ended.map(|ended| (ended.saturating_sub(took), ended)),
-        }
-    }
-
-    /// When the response to a request of this span began.
-    fn answered(&self, (at, ended): (Timestamp, Timestamp)) -> Timestamp {
-        let waited = self.waited.unwrap_or_default();
-        let head = self.head.map(|head| (at + waited + head).min(ended));
-        head.unwrap_or(ended)
-    }
 }
 
 /// Makes the targets of requests, one after the other: as long as only one of them is there, they
@@ -601,7 +562,7 @@ impl<'n> LineMaker<'n> {
     /// # Errors
     /// When it does not say when the request was, or who sent it.
     fn line(&mut self, raw: &RawLine<'_>) -> Result<Parsed, &'static str> {
-        let span = raw.times.span().ok_or(NO_TIME)?;
+        let span = raw.span().ok_or(NO_TIME)?;
         let client = raw.client.ok_or(NO_CLIENT)?;
         let request = self.request(raw, span, client);
         Ok(request.map_or(Parsed::Other, Parsed::Request))
@@ -623,7 +584,7 @@ impl<'n> LineMaker<'n> {
         let status = raw.status.filter(|status| *status != LEFT);
         Some(LogLine {
             at: span.0,
-            answered: raw.times.answered(span),
+            answered: raw.answered(span),
             ended: span.1,
             client: canonical_address(client),
             method: Method::from_bytes(method.as_bytes()).ok()?,
@@ -636,6 +597,23 @@ impl<'n> LineMaker<'n> {
 }
 
 impl RawLine<'_> {
+    /// When the request began, and when its response ended.
+    fn span(&self) -> Option<(Timestamp, Timestamp)> {
+        let took = self.took.unwrap_or_default();
+        match (self.began, self.ended) {
+            (Some(began), Some(ended)) => Some((began.min(ended), ended)),
+            (Some(began), None) => Some((began, began + took)),
+            (None, ended) => ended.map(|ended| (ended.saturating_sub(took), ended)),
+        }
+    }
+
+    /// When the response to a request of this span began.
+    fn answered(&self, (at, ended): (Timestamp, Timestamp)) -> Timestamp {
+        let waited = self.waited.unwrap_or_default();
+        let head = self.head.map(|head| (at + waited + head).min(ended));
+        head.unwrap_or(ended)
+    }
+
     fn details(&self, options: &ParseOptions<'_>) -> Option<Box<Details>> {
         let detail_set = options.detail_set;
         let host = self.host.or(options.host).filter(|_| detail_set.host);
@@ -674,7 +652,6 @@ impl RawLine<'_> {
         Some(Recorded {
             decision,
             by: self.denied_by.map(known),
-            is_comparable: decision.is_by_store(),
         })
     }
 }
