@@ -333,9 +333,23 @@ impl<'r> RequestHead<'r> {
     }
 
     /// What subjects and templates are made of, if layers above have left the client and the route
-    /// here. It does not tell when the request arrived.
-    pub fn attributes(&self) -> RequestAttributes<'r> {
+    /// here. Neither goes by the time, so it does not tell that.
+    pub(crate) fn attributes(&self) -> RequestAttributes<'r> {
         let (routed, identity) = RequestContext::routed_client(self.extensions);
+        let route = routed.map_or("", |routed| routed.route.name());
+        let captures = routed.map_or(Captures::NONE, |routed| &routed.captures);
+        self.attributes_of(identity, (route, captures), Timestamp::from_nanos(0))
+    }
+
+    /// What limits and bans go by where the request is of this client, on a route of this name, which
+    /// captured this.
+    #[inline]
+    pub(crate) fn attributes_of(
+        &self,
+        identity: Option<&'r ClientIdentity>,
+        (route, captures): (&'r str, &'r Captures),
+        now: Timestamp,
+    ) -> RequestAttributes<'r> {
         RequestAttributes {
             method: self.method,
             uri: self.uri,
@@ -343,9 +357,9 @@ impl<'r> RequestHead<'r> {
             client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
             secure: identity.is_some_and(|identity| identity.secure),
             account: identity.and_then(|identity| identity.account.as_ref()),
-            route: routed.map_or("", |routed| routed.route.name()),
-            captures: routed.map_or(Captures::NONE, |routed| &routed.captures),
-            now: Timestamp::from_nanos(0),
+            route,
+            captures,
+            now,
         }
     }
 }

@@ -12,6 +12,7 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use thiserror::Error;
 use weir_rules::{RequestAttributes, requested_host, with_one_slash};
 
+use super::ClientIdentity;
 use super::header_text::HeaderText;
 
 /// Encoded in a captured value within a URL: all characters with a meaning there. Captures keep
@@ -250,6 +251,7 @@ impl RequestValue {
                 Some(account) => write!(text, "{account}"),
                 None => Ok(()),
             },
+            Self::ClientAddress if request.client == ClientIdentity::UNKNOWN => Ok(()),
             Self::ClientAddress => write!(text, "{}", request.client),
             Self::Capture(name) => text.write_str(request.captures.get(name).unwrap_or_default()),
             Self::Host => text.write_str(&host(request).unwrap_or_default()),
@@ -305,6 +307,7 @@ pub(super) mod tests {
     use weir_rules::Captures;
 
     use super::*;
+    use crate::RequestHead;
 
     /// What templates are given for a request of 203.0.113.9 to this URI.
     pub(crate) fn with_values<T>(
@@ -337,6 +340,19 @@ pub(super) mod tests {
     fn in_url(template: &str, uri: &str, captures: &[(&str, &str)]) -> String {
         let template = RequestTemplate::parse(template).unwrap();
         with_values(uri, captures, |values| template.url(values).unwrap())
+    }
+
+    /// A header without a text is left out, or removed where the client sent it.
+    #[test]
+    fn a_client_that_nobody_identified_is_never_shown_by_an_address() {
+        let request = http::Request::new(());
+        let attributes = RequestHead::new(&request).attributes();
+        let text = |template: &str| {
+            let template = RequestTemplate::parse(template).unwrap();
+            template.header_text(&attributes).into_value().unwrap()
+        };
+        assert_eq!(text("{{ client_address }}"), "");
+        assert_eq!(text("from {{ client_address }}/32"), "from /32");
     }
 
     #[test]

@@ -27,13 +27,13 @@ use super::denial_response::denial_response;
 use super::in_flight::InFlight;
 use super::kept_out::KeptOut;
 use super::metered::Metered;
-use super::plan::{MissingValue, attributes, size};
+use super::plan::{MissingValue, size};
 use super::response_context::ResponseContext;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::PendingTasks;
 use crate::rejection;
 use crate::route::RouteState;
-use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
+use crate::{ClientIdentity, RequestContext, RequestHead, ResponseBody, Verdict};
 
 impl<S> RateLimit<S> {
     /// Decides about a request, by the lists first; about one that `comes_again`, now that its
@@ -106,9 +106,9 @@ impl<S> RateLimit<S> {
             return self.pass(request, None);
         }
         let now = backend.now();
-        let no_captures = Captures::default();
-        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
-        let attributes = attributes(&request, client, (route.name(), captures), now);
+        let captures = routed.map_or(Captures::NONE, |routed| &routed.captures);
+        let head = RequestHead::new(&request);
+        let attributes = head.attributes_of(client, (route.name(), captures), now);
         let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
         if is_unknown && route.counts_addresses && !settings.shares_unknown {
             return unidentified();
@@ -158,9 +158,9 @@ impl<S> RateLimit<S> {
         let now = backend.now();
         let mut pending = PendingState::new(&route, now);
         let decision = &mut pending.decision;
-        let no_captures = Captures::default();
-        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
-        let attributes = attributes(&request, client, (route.name(), captures), now);
+        let captures = routed.map_or(Captures::NONE, |routed| &routed.captures);
+        let head = RequestHead::new(&request);
+        let attributes = head.attributes_of(client, (route.name(), captures), now);
         if !decision.plan_kept_out(&attributes, || size(request.body())) {
             let context = untold(&route);
             return kept_out.treat(&mut self.inner, request, &route, context);

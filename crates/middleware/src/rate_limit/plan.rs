@@ -6,18 +6,14 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, LazyLock};
 
 use http_body::Body;
-use weir_http::request::HttpRequest;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Claim, Mode, Transaction};
-use weir_rules::{
-    Account, Admission, Captures, KeySource, LimitMatch, Override, RequestAttributes,
-};
+use weir_rules::{Account, Admission, KeySource, LimitMatch, Override, RequestAttributes};
 
 use super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost};
 use super::deferred_charge::DeferredCharge;
 use super::header_fields::HeaderForms;
 use super::policy::{PreparedLimit, RoutePolicy};
-use crate::ClientIdentity;
 
 /// A limit without the value that it counts by.
 #[derive(Clone)]
@@ -38,27 +34,6 @@ pub(super) struct StoreQuery<'q> {
     /// Whether the request is looked at and no more: its account is not known yet, or it is kept out.
     /// Then limits by an account that it lacks are left out, and no subject is tracked.
     pub(super) looks: bool,
-}
-
-/// What limits and bans go by in a request of this client, on a route of this name, which captured
-/// this.
-pub(super) fn attributes<'a, Q: HttpRequest>(
-    request: &'a Q,
-    identity: Option<&'a ClientIdentity>,
-    (route, captures): (&'a str, &'a Captures),
-    now: Timestamp,
-) -> RequestAttributes<'a> {
-    RequestAttributes {
-        method: request.method(),
-        uri: request.uri(),
-        headers: request.headers(),
-        client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
-        secure: identity.is_some_and(|identity| identity.secure),
-        account: identity.and_then(|identity| identity.account.as_ref()),
-        route,
-        captures,
-        now,
-    }
 }
 
 impl RoutePolicy<PreparedLimit> {
