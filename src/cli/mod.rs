@@ -170,21 +170,20 @@ impl ExplainArgs {
                 let entries = self.entries;
                 app::explain_descriptor(config, &app::Descriptor { domain, entries })
             }
-            None => app::explain(config, &self.into()),
+            None => {
+                let peer = self.ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+                app::explain(config, (&self.request(), peer))
+            }
         }
     }
-}
 
-impl From<ExplainArgs> for Parts {
-    fn from(args: ExplainArgs) -> Self {
+    fn request(self) -> Parts {
         let mut headers = HeaderMap::new();
-        headers.extend(args.host.map(|host| (HOST, host)));
-        for (name, value) in args.headers {
+        headers.extend(self.host.map(|host| (HOST, host)));
+        for (name, value) in self.headers {
             headers.append(name, value);
         }
-        let uri = args.path.unwrap_or_default();
-        let peer = args.ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        app::request_head(args.method, uri, peer, headers)
+        app::request_head(self.method, self.path.unwrap_or_default(), headers)
     }
 }
 

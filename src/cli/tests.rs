@@ -68,9 +68,7 @@ fn explained(args: &[&str]) -> String {
     let args = [&["weir", "explain"], args].concat();
     let cli = Cli::try_parse_from(args).unwrap();
     match cli.command {
-        Some(Command::Explain(request)) => {
-            app::explain(&folder().gateway(), &request.into()).unwrap()
-        }
+        Some(Command::Explain(request)) => request.explain(&folder().gateway()).unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -429,7 +427,7 @@ fn explain_says_what_a_request_without_a_value_gets() {
     let Some(Command::Explain(request)) = cli.command else {
         panic!("another command");
     };
-    let told = app::explain(&folder.gateway(), &request.into()).unwrap();
+    let told = request.explain(&folder.gateway()).unwrap();
     let denial = "limit ByKey: denies, as the request has no header:x-key\n  with 403 Forbidden\n";
     assert!(told.contains(denial), "{told}");
 }
@@ -539,7 +537,7 @@ routes:
     let Some(Command::Explain(request)) = cli.command else {
         panic!("another command");
     };
-    let told = app::explain(&folder.gateway(), &request.into()).unwrap();
+    let told = request.explain(&folder.gateway()).unwrap();
     let (_, limits) = told.split_once("\n\n").unwrap();
     insta::assert_snapshot!(limits, @r#"
     route: /*
@@ -624,7 +622,7 @@ fn explain_shows_which_override_applies_and_why_and_which_has_ended() {
     let Some(Command::Explain(request)) = Cli::try_parse_from(args).unwrap().command else {
         panic!("another command");
     };
-    let told = app::explain(&folder.gateway(), &request.into()).unwrap();
+    let told = request.explain(&folder.gateway()).unwrap();
     let limits = told.split("\n\n").filter(|part| part.starts_with("limit "));
     let limits: Vec<&str> = limits.collect();
     insta::assert_snapshot!(limits.join("\n\n"), @r"
@@ -760,7 +758,7 @@ routes:
         let Some(Command::Explain(request)) = Cli::try_parse_from(args).unwrap().command else {
             panic!("another command");
         };
-        let text = app::explain(&folder.gateway(), &request.into()).unwrap();
+        let text = request.explain(&folder.gateway()).unwrap();
         let section = text.split("\n\n").nth(1).unwrap();
         section.to_owned()
     };
@@ -1000,7 +998,7 @@ fn a_configuration_by_init_has_what_the_flags_say_and_nothing_to_complain_about(
         let Some(Command::Explain(request)) = Cli::try_parse_from(args).unwrap().command else {
             panic!("another command");
         };
-        app::explain(&folder.gateway(), &request.into()).unwrap()
+        request.explain(&folder.gateway()).unwrap()
     };
     assert!(told.contains("burst 5, count 5, period 1s"), "{told}");
 }

@@ -161,6 +161,12 @@ impl AccountRules {
         self.account_of(headers, None)
     }
 
+    /// The source that names the account of a request with these headers.
+    pub fn source(&self, headers: &HeaderMap) -> Option<&AccountSource> {
+        let mut sources = self.sources.iter();
+        sources.find(|source| source.read(headers, None, |_| ()).is_some())
+    }
+
     /// Whether no request has an account.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()

@@ -62,7 +62,7 @@ impl Explained {
         let method = self.method.parse();
         let method = method.map_err(|_| format!("{:?} is not a method", self.method))?;
         let uri = explain::parse_path(&self.path)?;
-        Ok(explain::request_head(method, uri, self.ip, all))
+        Ok(explain::request_head(method, uri, all))
     }
 }
 
@@ -73,7 +73,7 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let explained: Explained = parse_body(&body, FORM)?;
     let request = explained.request();
     let request = request.map_err(|cause| ApiError::Body { form: FORM, cause })?;
-    let explanation = explain_in_force(&snapshot.settings, &request, &load);
+    let explanation = explain_in_force(&snapshot.settings, (&request, explained.ip), &load);
     json_response(&Explanation { explanation })
 }
 

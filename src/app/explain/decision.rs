@@ -66,6 +66,7 @@ mod tests {
     use std::any::Any;
     use std::cell::RefCell;
     use std::convert::Infallible;
+    use std::net::IpAddr;
     use std::sync::Arc;
 
     use bytes::Bytes;
@@ -83,7 +84,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::app::explain::{explain_in_force, peer, request_head};
+    use crate::app::explain::{explain_in_force, request_head};
     use crate::app::features::Load;
     use crate::app::stack::{Layers, SharedState};
     use crate::app::upstreams::ActiveUpstream;
@@ -140,7 +141,7 @@ AtOnce: {per: address, in_flight: 2}
 
         /// What a request gets from the layers, from an upstream that answers everything or
         /// nothing; none if it has to wait for that, which it does from now on.
-        fn real(&self, request: &Parts, answers: bool) -> Option<StatusCode> {
+        fn real(&self, (request, peer): &(Parts, IpAddr), answers: bool) -> Option<StatusCode> {
             let upstream = service_fn(
                 move |_: BoxedRequest<Metered<LimitedBody<Full<Bytes>>>>| async move {
                     if !answers {
@@ -151,7 +152,7 @@ AtOnce: {per: address, in_flight: 2}
             );
             let services = UpstreamRouter::new([upstream, upstream]);
             let stack = self.layers.stack(self.backend.clone(), services);
-            let (address, secure) = (peer(request), false);
+            let (address, secure) = (*peer, false);
             let mut real = Request::from_parts(request.clone(), Full::<Bytes>::default());
             let context = RequestContext::new(Peer { address, secure });
             real.extensions_mut().insert(context);
@@ -176,21 +177,22 @@ AtOnce: {per: address, in_flight: 2}
             disposition
         }
 
-        fn explained(&self, request: &Parts, workers: Vec<ShedLevel>) -> String {
+        fn explained(&self, (request, peer): &(Parts, IpAddr), workers: Vec<ShedLevel>) -> String {
             let load = Load::new(&self.upstreams, workers);
-            explain_in_force(&self.settings, request, &load)
+            explain_in_force(&self.settings, (request, *peer), &load)
         }
     }
 
-    fn request(peer: &str, lines: &[(&'static str, &str)]) -> Parts {
+    fn request(peer: &str, lines: &[(&'static str, &str)]) -> (Parts, IpAddr) {
         let host = ("host", "app.example");
         let lines = lines.iter().chain([&host]);
         let headers = lines.map(|(name, value)| {
             let name = http::HeaderName::from_static(name);
             (name, value.parse().unwrap())
         });
-        let (uri, peer) = ("/trap".parse().unwrap(), peer.parse().unwrap());
-        request_head(Method::GET, uri, peer, HeaderMap::from_iter(headers))
+        let uri = "/trap".parse().unwrap();
+        let head = request_head(Method::GET, uri, HeaderMap::from_iter(headers));
+        (head, peer.parse().unwrap())
     }
 
     /// Further keys, those of the route, the request's headers; what the first such request really

@@ -385,8 +385,8 @@ mod tests {
         let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
         let uri = "/".parse().unwrap();
         let peer = "203.0.113.9".parse().unwrap();
-        let request = request_head(Method::OPTIONS, uri, peer, HeaderMap::from_iter(headers));
-        explain(&folder.gateway(), &request).unwrap()
+        let request = request_head(Method::OPTIONS, uri, HeaderMap::from_iter(headers));
+        explain(&folder.gateway(), (&request, peer)).unwrap()
     }
 
     /// A browser sends no credentials with its preflights, so the gateway denies none for that.

@@ -22,10 +22,10 @@ use http_body_util::Full;
 use serde_json::Value;
 use weir_config::{Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
-use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms, Peer};
+use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms};
 use weir_rules::{
-    AccountRules, AddressHeader, Captures, Client, ClientRules, HashKey, RequestAttributes,
-    RouteMatch, RouteTable,
+    AddressHeader, Captures, Client, ClientRules, HashKey, RequestAttributes, RouteMatch,
+    RouteTable,
 };
 use weir_yaml::Diagnostics;
 
@@ -39,9 +39,9 @@ use super::stack::refusal;
 const PASSING_KEY: &str =
     "note: no hash_key is configured, so each process has hashes of its own\n";
 
-/// The request to explain, as the layers would get it from a server whose peer has this address.
-/// Without a `Host`, it is HTTP/1.0, which allows that, so that it is not refused for it.
-pub fn request_head(method: Method, uri: Uri, peer: IpAddr, headers: HeaderMap) -> Parts {
+/// The request to explain, as a server would pass it on. Without a `Host`, it is HTTP/1.0, which
+/// allows that, so that it is not refused for it.
+pub fn request_head(method: Method, uri: Uri, headers: HeaderMap) -> Parts {
     let mut whole = http::Request::new(());
     *whole.method_mut() = method;
     *whole.uri_mut() = uri;
@@ -49,21 +49,17 @@ pub fn request_head(method: Method, uri: Uri, peer: IpAddr, headers: HeaderMap) 
         *whole.version_mut() = Version::HTTP_10;
     }
     *whole.headers_mut() = headers;
-    let (address, secure) = (peer, false);
-    whole.extensions_mut().insert(Peer { address, secure });
     whole.into_parts().0
 }
 
-fn peer(request: &Parts) -> IpAddr {
-    let peer = request.extensions.get::<Peer>();
-    peer.map_or(ClientIdentity::UNKNOWN, |peer| peer.address)
-}
+/// A request, and the address that its connection comes from.
+pub type Arriving<'r> = (&'r Parts, IpAddr);
 
 /// Explains the treatment of `request` by the configuration at `path`.
 ///
 /// # Errors
 /// When the configuration is in error.
-pub fn explain(path: &Path, request: &Parts) -> Result<String, Diagnostics> {
+pub fn explain(path: &Path, request: Arriving<'_>) -> Result<String, Diagnostics> {
     explained(path, |out, settings| write(out, settings, request, None))
 }
 
@@ -86,7 +82,7 @@ fn explained(
 }
 
 /// Explains the treatment of `request` by loaded settings, and by the `load` of now.
-pub(super) fn explain_in_force(settings: &Settings, request: &Parts, load: &Load) -> String {
+pub(super) fn explain_in_force(settings: &Settings, request: Arriving<'_>, load: &Load) -> String {
     let mut text = String::new();
     // Writing to a `String` never fails.
     let _ = write(&mut text, settings, request, Some(load));
@@ -159,25 +155,20 @@ fn with_kept_overrides(settings: Settings) -> (Settings, String) {
 fn write(
     out: &mut String,
     settings: &Settings,
-    request: &Parts,
+    (request, peer): Arriving<'_>,
     load: Option<&Load>,
 ) -> fmt::Result {
-    writeln!(
-        out,
-        "{} {} from {}",
-        request.method,
-        request.uri,
-        peer(request)
-    )?;
+    let (method, uri) = (&request.method, &request.uri);
+    writeln!(out, "{method} {uri} from {peer}")?;
     if let Some(answer) = refusal(request) {
         return write_refusal(out, answer);
     }
     let table = settings.route_table();
-    let found = table.find(&request.method, &request.uri, &request.headers);
+    let found = table.find(method, uri, &request.headers);
     let route = found
         .as_ref()
         .and_then(|found| settings.routes.get(found.id.0));
-    let identity = identity(settings, request);
+    let identity = identity(settings, (request, peer));
     let facts = facts(request, found.as_ref(), route, &identity);
     match (found.as_ref(), route) {
         (Some(found), Some(route)) => {
@@ -190,8 +181,8 @@ fn write(
     if route.is_none() && !rooms.any(|room| room.acts_without_route(settings)) {
         return Ok(());
     }
-    write_client(out, settings, &identity.client, request)?;
-    write_account(out, settings, &request.headers)?;
+    write_client(out, settings, &identity.client, (request, peer))?;
+    write_account(out, settings, &identity, &request.headers)?;
     let body_bytes = || limits::body_bytes(&request.headers);
     let decision = FirstDecision::new(settings, route, &facts, body_bytes);
     if decision.verdict.listed.is_some() {
@@ -244,9 +235,9 @@ fn facts<'a>(
 }
 
 /// The client, as the layers identify it.
-fn identity(settings: &Settings, request: &Parts) -> ClientIdentity {
+fn identity(settings: &Settings, (request, peer): Arriving<'_>) -> ClientIdentity {
     let headers = &request.headers;
-    let client = settings.client.client(peer(request), headers);
+    let client = settings.client.client(peer, headers);
     let nat64 = settings.client.nat64_prefixes();
     ClientIdentity {
         account: settings.account.account(headers),
@@ -333,11 +324,10 @@ fn write_client(
     out: &mut String,
     settings: &Settings,
     client: &Client,
-    request: &Parts,
+    (request, peer): Arriving<'_>,
 ) -> fmt::Result {
     let header = header_name(&settings.client);
     let given = request.headers.contains_key(header);
-    let peer = peer(request);
     let why = match (client.peer_is_trusted, given) {
         (true, true) if client.address == client.peer => {
             format!("the peer is a trusted proxy, but its {header} names no client")
@@ -364,16 +354,15 @@ fn header_name(rules: &ClientRules) -> &str {
     }
 }
 
-fn write_account(out: &mut String, settings: &Settings, headers: &HeaderMap) -> fmt::Result {
+fn write_account(
+    out: &mut String,
+    settings: &Settings,
+    identity: &ClientIdentity,
+    headers: &HeaderMap,
+) -> fmt::Result {
     let rules = &settings.account;
-    let found = rules.sources.iter().find_map(|source| {
-        let alone = AccountRules {
-            sources: vec![source.clone()],
-            ..rules.clone()
-        };
-        alone.account(headers).map(|account| (account, source))
-    });
-    if let Some((account, source)) = found {
+    let account = identity.account.as_ref();
+    if let Some((account, source)) = account.zip(rules.source(headers)) {
         return writeln!(out, "account: {}\n  named by the {}", account.id, source);
     }
     let asked: Vec<String> = rules.sources.iter().map(ToString::to_string).collect();

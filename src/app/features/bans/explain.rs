@@ -183,8 +183,8 @@ routes:
         ]);
         let uri = path.parse().unwrap();
         let peer = peer.parse().unwrap();
-        let request = request_head(Method::GET, uri, peer, HeaderMap::new());
-        explain(&folder.gateway(), &request).unwrap()
+        let request = request_head(Method::GET, uri, HeaderMap::new());
+        explain(&folder.gateway(), (&request, peer)).unwrap()
     }
 
     #[test]

@@ -157,8 +157,8 @@ mod tests {
         let folder = Folder::with(&[("gateway.yaml", gateway.as_str())]);
         let uri = path.parse().unwrap();
         let peer = "203.0.113.9".parse().unwrap();
-        let request = request_head(Method::GET, uri, peer, HeaderMap::new());
-        explain_in_force(&folder.settings(), &request, load)
+        let request = request_head(Method::GET, uri, HeaderMap::new());
+        explain_in_force(&folder.settings(), (&request, peer), load)
     }
 
     fn load(taken: u32, workers: Vec<ShedLevel>) -> Load {
