@@ -32,7 +32,7 @@ fn log_lines_of_crates_have_the_target_of_their_module() {
                 let arguments = code[start + call.len()..].trim_start();
                 let is_right = arguments.starts_with(&format!("target: {target}"))
                     || arguments.starts_with("target: AUDIT_TARGET")
-                    || arguments.starts_with("target: events::TARGET")
+                    || (part == "telemetry" && arguments.starts_with("target: events::TARGET"))
                     || (arguments.starts_with("target: TARGET")
                         && code.contains(&format!("const TARGET: &str = {target};")));
                 if !is_right && !continues_a_name(&code, start) {

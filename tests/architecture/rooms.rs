@@ -90,7 +90,7 @@ const FEATURES: [Feature; 26] = [
             "crates/middleware/src/decoy/",
             "crates/middleware/src/no_decoys.rs",
             "crates/middleware/src/access/treatment/on_route.rs",
-            "crates/middleware/src/rate_limit/on_denied/decoys.rs",
+            "crates/middleware/src/rate_limit/decoys.rs",
         ],
         words: &["decoy*", "shadow*"],
     },

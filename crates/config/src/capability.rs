@@ -1,5 +1,6 @@
 //! What a listener does with something that is configured, where it decides about requests which
-//! other proxies forward. A feature says it beside its keys, and `gateway::capabilities` asks all.
+//! other proxies forward. A room says it beside its keys; `Settings::for_decisions` applies it, and the
+//! warnings of `weir check` are made of the same.
 
 use weir_yaml::{Lowering, Span};
 

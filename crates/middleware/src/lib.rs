@@ -48,7 +48,6 @@ use std::sync::Arc;
 
 use http::Extensions;
 
-pub use access::treatment::ShadowOwner;
 pub use access::*;
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::{Backend, BackgroundTasks};

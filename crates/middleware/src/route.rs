@@ -15,7 +15,7 @@ use weir_http::request::HttpRequest;
 use weir_rules::{Captures, KeySource, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
-use super::access::{AccessControl, RouteTreatments};
+use super::access::{AccessControl, RouteDecoys};
 use super::identify::RequestHead;
 use super::overload::RouteShedding;
 use super::rate_limit::policy::{PreparedLimit, RoutePolicy};
@@ -25,13 +25,13 @@ use super::route_action::{RequestAction, RouteAction};
 use super::steps::ResponseSteps;
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 
-/// A route's policy, metrics, treatments and upstream, made once for a configuration.
+/// A route's policy, metrics, decoys and upstream, made once for a configuration.
 #[derive(Clone)]
 pub struct RouteState {
     pub(super) policy: RoutePolicy<PreparedLimit>,
     pub(super) metrics: Arc<RouteMetrics>,
-    /// What those get that are not let through, as far as it learns from this route's responses.
-    pub(super) treatments: RouteTreatments,
+    /// The decoys of limits, bans and the block list, which learn from this route's responses.
+    pub(super) decoys: RouteDecoys,
     pub(super) upstream: Option<UpstreamId>,
     /// The version of HTTP by which the upstream's responses come.
     #[cfg_attr(
@@ -92,7 +92,7 @@ impl RouteState {
             counts_addresses: policy
                 .counts_by(|source| matches!(source, KeySource::Address { .. })),
             concealed: policy.cost_headers(),
-            treatments: RouteTreatments::new(&policy.on_denied),
+            decoys: RouteDecoys::new(&policy.on_denied),
             policy: policy.prepare(metrics),
             upstream: None,
             upstream_version: Version::HTTP_11,
@@ -144,7 +144,7 @@ impl RouteState {
     /// The same route behind these lists and bans.
     pub(super) fn with_access_control(self, access: &AccessControl) -> Self {
         Self {
-            treatments: self.treatments.behind(access),
+            decoys: self.decoys.behind(access),
             ..self
         }
     }
@@ -197,7 +197,7 @@ impl RouteState {
 
     /// Whether the upstream's responses may have headers that are not for clients.
     pub(super) fn conceals(&self) -> bool {
-        !self.concealed.is_empty() || self.treatments.conceal_anything()
+        !self.concealed.is_empty() || self.decoys.conceal_anything()
     }
 
     /// Removes the headers that the upstream sends to Weir alone, and those that would tell made-up
@@ -206,7 +206,7 @@ impl RouteState {
         for name in &self.concealed {
             headers.remove(name);
         }
-        self.treatments.conceal(headers);
+        self.decoys.conceal(headers);
     }
 
     /// Whether requests need a slot among those that are in flight to the upstream.
@@ -253,7 +253,7 @@ impl RouteLayer {
         let earlier: HashMap<_, _> = earlier.routes().map(|it| (it.name(), it)).collect();
         for route in self.routes() {
             if let Some(before) = earlier.get(route.name()) {
-                route.treatments.inherit(&before.treatments);
+                route.decoys.inherit(&before.decoys);
             }
         }
     }

@@ -87,11 +87,11 @@ pub(crate) fn reduce(settings: &mut AccessSettings) {
 }
 
 fn of_blocked(treatment: &Treatment) -> Capability<Treatment> {
-    honest(treatment, StatusCode::FORBIDDEN)
+    as_rejection(treatment, StatusCode::FORBIDDEN)
 }
 
 /// The treatment as a response that the proxy can send on.
-fn honest(treatment: &Treatment, status: StatusCode) -> Capability<Treatment> {
+fn as_rejection(treatment: &Treatment, status: StatusCode) -> Capability<Treatment> {
     let Some(what) = treatment.beyond_decisions() else {
         return Capability::Full;
     };

@@ -1,7 +1,7 @@
 //! `gateway.yaml` as a whole, and what is there once: listeners, clients, the store and logs.
 
 pub mod account;
-pub(crate) mod capabilities;
+mod capabilities;
 mod clients;
 mod decide;
 mod drawn_shares;

@@ -2,7 +2,7 @@
 //! asks about them asks [`AccessControl`].
 
 mod bans;
-pub(super) mod treatment;
+mod treatment;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub use self::bans::{
 };
 #[cfg(feature = "config")]
 pub use self::treatment::TreatmentKeys;
-pub(super) use self::treatment::{PreparedTreatment, RouteTreatments, TreatmentAnswer};
-pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
+pub(super) use self::treatment::{PreparedTreatment, RouteDecoys, TreatmentAnswer};
+pub use self::treatment::{ShadowOwner, Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
 use super::backend::Backend;
 
@@ -51,7 +51,7 @@ impl AccessSettings {
         treatments.flat_map(Treatment::dispositions)
     }
 
-    /// Lets all clients come.
+    /// Lets all clients come; what the blocked would get stays as it is.
     pub fn clear(&mut self) {
         self.lists = AccessLists::default();
         self.bans.clear();

@@ -35,8 +35,8 @@ impl KeptOut {
         }
     }
 
-    /// By a ban that stands, without a question to the store.
-    /// With `looks`, the request comes a second time.
+    /// By a ban that stands, without a question to the store. With `looks`, the request will be
+    /// checked again, when its account is known.
     #[inline(always)]
     pub(super) fn standing(
         control: &AccessControl,
@@ -95,9 +95,7 @@ impl KeptOut {
         route: &Arc<RouteState>,
         mut context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        let (disposition, answer) = self
-            .treatment
-            .treat(request, self.retry_in, &route.treatments);
+        let (disposition, answer) = self.treatment.treat(request, self.retry_in, &route.decoys);
         context.verdict = Verdict {
             disposition,
             ..self.verdict

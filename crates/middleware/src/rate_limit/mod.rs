@@ -13,6 +13,7 @@
 mod borrowing;
 mod decision;
 mod decisions;
+mod decoys;
 mod deferred_charge;
 mod deferred_slot;
 mod delay;

@@ -27,6 +27,7 @@ use super::denial_response::denial_response;
 use super::in_flight::InFlight;
 use super::kept_out::KeptOut;
 use super::metered::Metered;
+use super::on_denied::OnDenied;
 use super::plan::{MissingValue, size};
 use super::response_context::ResponseContext;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
@@ -373,7 +374,7 @@ impl PendingState {
         slot: Option<UpstreamSlot>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
-        let sample = self.decision.route.treatments.sample(&request);
+        let sample = self.decision.route.decoys.sample(&request);
         let mut upload = sample.as_ref().and_then(|sample| sample.upload());
         let charges = self.decision.charges(&limiter.settings.backend);
         let mut context = self.decision.allowed(in_flight, charges.clone());
@@ -410,9 +411,9 @@ impl PendingState {
     ) -> ResponseState<F, R> {
         let route = Arc::clone(&self.decision.route);
         let context = self.decision.lacking(missing);
-        match route.policy.on_denied.honest() {
-            Err(invented) => invented.answer_denied(request, context),
-            Ok(_) => {
+        match &route.policy.on_denied {
+            OnDenied::Shadow(shadow) => shadow.answer_denied(request, context),
+            OnDenied::Reject(_) => {
                 let mut response = rejection::missing(&missing.limit, &missing.source);
                 let tasks = context.complete(&mut response);
                 ResponseState::answered(response, tasks)
@@ -437,12 +438,12 @@ impl PendingState {
             unreadable.note(denial.limit(), request.uri(), request.headers());
         }
         let store = self.waited();
-        let rejection = match route.policy.on_denied.honest() {
-            Ok(rejection) => rejection,
-            Err(invented) => {
+        let rejection = match &route.policy.on_denied {
+            OnDenied::Reject(rejection) => rejection,
+            OnDenied::Shadow(shadow) => {
                 let mut context = self.decision.denied(denial);
                 context.verdict.store = Some(store);
-                return invented.answer_denied(request, context);
+                return shadow.answer_denied(request, context);
             }
         };
         let waits = &limiter.settings.waits;

@@ -52,7 +52,7 @@ pub struct Report {
     pub limits: Vec<LimitReport>,
     /// The limit whose parameter was swept, by its values.
     pub sweep: Vec<SweepReport>,
-    /// What lists and bans came to.
+    /// What bans came to.
     #[serde(flatten)]
     access: AccessReport,
     /// Rules that were not replayed, or not exactly, and why.

@@ -1,5 +1,5 @@
 //! Lists and bans of a configuration: what they ask of a log, and what a replay counts and reports
-//! of them.
+//! of bans. Who is blocked is counted among the totals.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};

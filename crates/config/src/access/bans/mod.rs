@@ -15,7 +15,7 @@ use weir_middleware::{BanPolicy, Treatment};
 use weir_rules::{Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet};
 use weir_yaml::{Lowered, Lowering, OneOrMany, SpanOf, Spanned, all};
 
-use crate::access::honest;
+use crate::access::as_rejection;
 use crate::capability::Capability;
 use crate::gateway::Share;
 use crate::gateway::lacks_accounts;
@@ -287,7 +287,7 @@ fn longest_refill(routes: &[LoweredRoute]) -> Duration {
 }
 
 fn of_ban(treatment: &Treatment) -> Capability<Treatment> {
-    honest(treatment, StatusCode::TOO_MANY_REQUESTS)
+    as_rejection(treatment, StatusCode::TOO_MANY_REQUESTS)
 }
 
 /// The statuses that are strikes of a ban.

@@ -63,8 +63,8 @@ pub struct ActiveBan {
 
 impl PreparedBans {
     /// The standing ban that keeps a request out. If several do, the first of the configuration
-    /// decides. With `looks`, the request is checked a second time: a ban that is not enforced, or
-    /// whose treatment looks real, is counted then.
+    /// decides. With `looks`, the request will be checked again, when its account is known: a ban that
+    /// is not enforced, or whose treatment looks real, is counted then.
     pub(in crate::access) fn standing(
         &self,
         request: &RequestAttributes<'_>,

@@ -25,7 +25,7 @@ use crate::rejection::{self, Rejection};
 use crate::{ResponseBody, UpstreamId};
 #[cfg(feature = "config")]
 pub use config::TreatmentKeys;
-pub(crate) use on_route::RouteTreatments;
+pub(crate) use on_route::RouteDecoys;
 pub use on_route::ShadowOwner;
 
 /// The status in the log for a request without a response, after nginx.
@@ -200,7 +200,7 @@ impl PreparedTreatment {
         &self,
         request: Q,
         retry_in: Nanos,
-        on_route: &RouteTreatments,
+        on_route: &RouteDecoys,
     ) -> (Disposition, TreatmentAnswer<Q, R>) {
         match &self.treatment {
             Treatment::Reject(rejection) => {

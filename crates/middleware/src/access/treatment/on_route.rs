@@ -1,5 +1,5 @@
-//! What those get on one route that are not let through, as far as it is made of this route's
-//! responses: the decoys of its limits, of bans, and of the block list.
+//! The decoys of one route, which learn from its responses: those of its limits, of bans, and of the
+//! block list.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::access::AccessControl;
 use crate::decoy::{Shadow, withhold};
 use crate::rate_limit::on_denied::OnDenied;
 
-/// The treatments of a route that learn from its responses, and from those alone.
+/// The decoys of a route, which learn from its responses and from those alone.
 #[derive(Clone, Default)]
-pub(crate) struct RouteTreatments {
+pub(crate) struct RouteDecoys {
     of_limits: Option<Arc<Shadow>>,
     of_kept_out: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
 }
@@ -28,11 +28,11 @@ pub enum ShadowOwner<'r> {
     BlockList,
 }
 
-impl RouteTreatments {
+impl RouteDecoys {
     /// Those of a route whose limits answer so.
     pub(crate) fn new(on_denied: &OnDenied) -> Self {
         Self {
-            of_limits: on_denied.honest().err().cloned(),
+            of_limits: on_denied.decoy().cloned(),
             of_kept_out: Vec::new(),
         }
     }
@@ -57,13 +57,13 @@ impl RouteTreatments {
         found.map(|(_, shadow)| shadow)
     }
 
-    /// Whether something learns from all responses, whether a limit applied or not.
+    /// Whether some learn from all responses, whether a limit applied or not.
     pub(crate) fn learn_from_all(&self) -> bool {
         !self.of_kept_out.is_empty()
     }
 
     /// The decoys, and for whom each is.
-    pub(crate) fn decoys(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Arc<Shadow>)> + Clone {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Arc<Shadow>)> + Clone {
         let of_limits = self.of_limits.iter();
         let of_limits = of_limits.map(|shadow| (ShadowOwner::Limits, shadow));
         let of_kept_out = self.of_kept_out.iter();
@@ -78,14 +78,14 @@ impl RouteTreatments {
     /// Removes the headers that would tell decoys from real responses.
     pub(crate) fn conceal(&self, headers: &mut HeaderMap) {
         if self.conceal_anything() {
-            withhold(headers, self.decoys().map(|(_, shadow)| &**shadow));
+            withhold(headers, self.all().map(|(_, shadow)| &**shadow));
         }
     }
 
     /// Takes over what those of the same limits, bans and lists have learnt.
     pub(crate) fn inherit(&self, earlier: &Self) {
-        for (owner, shadow) in self.decoys() {
-            let mut earlier = earlier.decoys();
+        for (owner, shadow) in self.all() {
+            let mut earlier = earlier.all();
             if let Some((_, before)) = earlier.find(|(of, _)| *of == owner) {
                 shadow.inherit(before);
             }

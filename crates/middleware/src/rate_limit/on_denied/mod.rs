@@ -2,7 +2,6 @@
 
 #[cfg(feature = "config")]
 mod config;
-mod decoys;
 
 use std::sync::Arc;
 
@@ -25,15 +24,18 @@ pub enum OnDenied {
 
 impl OnDenied {
     /// The honest answer, if it is one.
-    pub fn rejection(&self) -> Option<&Rejection> {
-        self.honest().ok()
+    pub const fn rejection(&self) -> Option<&Rejection> {
+        match self {
+            Self::Reject(rejection) => Some(rejection),
+            Self::Shadow(_) => None,
+        }
     }
 
-    /// The honest answer, or else what makes an invented one.
-    pub(crate) const fn honest(&self) -> Result<&Rejection, &Arc<Shadow>> {
+    /// What makes the answer, if it is an invented one.
+    pub(crate) const fn decoy(&self) -> Option<&Arc<Shadow>> {
         match self {
-            Self::Reject(rejection) => Ok(rejection),
-            Self::Shadow(shadow) => Err(shadow),
+            Self::Reject(_) => None,
+            Self::Shadow(shadow) => Some(shadow),
         }
     }
 

@@ -10,17 +10,17 @@ use weir_http::request::HttpRequest;
 use weir_runtime::loop_time;
 use weir_telemetry::Disposition;
 
-use crate::access::RouteTreatments;
+use super::held::{Held, HeldResponse};
+use super::metered::UploadTime;
+use super::response_context::ResponseContext;
+use super::{LimitedRequest, ResponseState};
+use crate::access::RouteDecoys;
 use crate::decoy::{GzipHeadReader, Negotiation, ResponseSample, Shadow, target};
-use crate::rate_limit::held::{Held, HeldResponse};
-use crate::rate_limit::metered::UploadTime;
-use crate::rate_limit::response_context::ResponseContext;
-use crate::rate_limit::{LimitedRequest, ResponseState};
 use crate::route::RouteState;
 use crate::{ClientIdentity, ShadowOwner};
 
 /// What decoys are to learn from an answer.
-pub(in crate::rate_limit) struct DecoySample {
+pub(super) struct DecoySample {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
     negotiation: Negotiation,
     client: u64,
@@ -30,14 +30,14 @@ pub(in crate::rate_limit) struct DecoySample {
     upload: Option<Arc<UploadTime>>,
 }
 
-impl RouteTreatments {
+impl RouteDecoys {
     /// The sample of a request that is let through, where its route has a decoy, or the banned
     /// would get one on it.
-    pub(in crate::rate_limit) fn sample<Q>(&self, request: &Q) -> Option<Box<DecoySample>>
+    pub(super) fn sample<Q>(&self, request: &Q) -> Option<Box<DecoySample>>
     where
         Q: HttpRequest<Body: Body>,
     {
-        let decoys = self.decoys().map(|(_, shadow)| Arc::clone(shadow));
+        let decoys = self.all().map(|(_, shadow)| Arc::clone(shadow));
         let shadows: SmallVec<[_; 1]> = decoys.collect();
         if shadows.is_empty() {
             return None;
@@ -57,7 +57,7 @@ impl RouteTreatments {
 
 impl DecoySample {
     /// What notes when the request's body is read.
-    pub(in crate::rate_limit) fn upload(&self) -> Option<Arc<UploadTime>> {
+    pub(super) fn upload(&self) -> Option<Arc<UploadTime>> {
         self.upload.clone()
     }
 
@@ -97,7 +97,7 @@ impl Held for DecoySample {
 
 impl Shadow {
     /// Answers a request that limits deny.
-    pub(in crate::rate_limit) fn answer_denied<Q: LimitedRequest, F, R: Send + 'static>(
+    pub(super) fn answer_denied<Q: LimitedRequest, F, R: Send + 'static>(
         self: &Arc<Self>,
         request: Q,
         mut context: ResponseContext,
@@ -113,7 +113,7 @@ impl Shadow {
 impl RouteState {
     /// The decoys of the route: that of its limits, and those of bans and of the block list.
     pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> + Clone {
-        let decoys = self.treatments.decoys();
+        let decoys = self.decoys.all();
         decoys.map(|(owner, shadow)| (owner, &**shadow))
     }
 }
