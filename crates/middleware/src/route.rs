@@ -209,6 +209,11 @@ impl RouteState {
         self.decoys.conceal(headers);
     }
 
+    /// Whether something learns from all responses, whether a limit applied or not.
+    pub(super) fn learns_from_all(&self) -> bool {
+        self.decoys.learn_from_all()
+    }
+
     /// Whether requests need a slot among those that are in flight to the upstream.
     #[inline]
     pub(super) fn needs_slot(&self) -> bool {

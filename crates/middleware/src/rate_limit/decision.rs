@@ -116,7 +116,7 @@ impl PendingDecision {
         let bans = access.and_then(|access| access.check(attributes, backend));
         self.missing = self.plan_limits(attributes, body_bytes, looks, |_| ());
         let asks = bans.is_some() || self.missing.is_some() || !self.queried.is_empty();
-        if !asks && !self.route.decoys.learn_from_all() {
+        if !asks && !self.route.learns_from_all() {
             return false;
         }
         if let Some((bans, checks)) = bans {

@@ -49,6 +49,8 @@ pub(super) struct Settings {
     pub(super) verifies_passwords: bool,
     /// What notices proxies that nobody trusts, also where they are denied.
     pub(super) forwarded: Option<crate::ForwardedLayer>,
+    /// Whether workers that have too much to do shed requests.
+    pub(super) sheds_by_worker: bool,
     pub(super) waits: WaitSpreader,
     /// Limits whose denials web pages cannot read.
     pub(super) unreadable: Arc<UnreadableDenials>,
@@ -201,6 +203,7 @@ impl RateLimitLayer {
         Self(Arc::new(Settings {
             backend: Backend::new(store),
             route: None,
+            sheds_by_worker: false,
             unrouted: Arc::new(unrouted),
             access: None,
             identification: None,

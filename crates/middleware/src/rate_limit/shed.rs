@@ -1,6 +1,7 @@
-//! The slot among the requests in flight that a request needs where its upstream's are limited. It
-//! is asked for when all limits have allowed the request, and its body has been read where the proxy
-//! does that first; a request that is shed gets back what they took.
+//! Requests that are shed: by the worker, before limits are asked, and for want of a slot among the
+//! requests in flight to an upstream. The slot is asked for when all limits have allowed the request,
+//! and its body has been read where the proxy does that first; a request that is shed then gets back
+//! what they took.
 
 use std::sync::Arc;
 
@@ -28,10 +29,12 @@ use crate::{RequestContext, ResponseBody, Shed, Verdict};
 
 impl RateLimitLayer {
     /// The same layer, where workers that are overloaded shed requests. Those that a
-    /// [`RouteLayer`](crate::RouteLayer) has found a route for are shed as that says.
+    /// [`RouteLayer`](crate::RouteLayer) has found a route for are shed as their route's state says,
+    /// which is made of the same `shedding`.
     pub fn with_shedding(self, shedding: &Shedding) -> Self {
         let by_worker = shedding.by_worker().by_worker;
         self.with(|settings| {
+            settings.sheds_by_worker = by_worker.is_some();
             let own = settings.route.iter_mut();
             for route in own.chain([&mut settings.unrouted]) {
                 Arc::make_mut(route)
@@ -85,10 +88,16 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<Q>,
     {
-        match OverloadShedding::is_shedding() {
+        match self.is_overloaded() {
             false => self.ask(request),
             true => self.start_overloaded(request, comes_again),
         }
+    }
+
+    /// Whether this worker sheds requests now.
+    #[inline]
+    fn is_overloaded(&self) -> bool {
+        self.settings.sheds_by_worker && OverloadShedding::is_shedding()
     }
 
     /// Decides about a request of a worker that is overloaded, before its limits are asked.
@@ -111,8 +120,9 @@ impl<S> RateLimit<S> {
     }
 
     /// Whether a request is shed as this worker is overloaded. One whose account says its priority,
-    /// and is not known yet, comes here again; about any other that does it is decided already. Of a
-    /// preflight nobody knows the account, and its response costs no more.
+    /// and is not known yet, comes here again; any other that comes again has been decided about,
+    /// unless the lists had to know its account first. Of a preflight nobody knows the account, and its
+    /// response costs no more.
     fn own_shed<Q: LimitedRequest>(&self, request: &Q, comes_again: bool) -> Option<OwnShed> {
         let extensions = request.extensions();
         let settings = &self.settings;

@@ -131,7 +131,7 @@ impl OverloadShed {
 }
 
 impl Metrics {
-    /// The metrics of requests that are shed. To ask for them takes a lock, so it is done once.
+    /// The metrics of requests that are shed. To ask for them takes a lock, so it is done at load time.
     pub fn overload(&self) -> OverloadMetrics {
         OverloadMetrics::new(self)
     }

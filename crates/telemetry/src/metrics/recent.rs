@@ -196,11 +196,12 @@ mod tests {
         let of_routes = || {
             let failures = metrics.failures();
             let of_routes = failures.shed_by_upstreams();
-            of_routes.map(|(_, count)| count).collect::<Vec<_>>()
+            let named = of_routes.map(|(name, count)| (name.to_string(), count));
+            named.collect::<Vec<_>>()
         };
-        assert_eq!(of_routes(), [0_u64; 0]);
+        assert_eq!(of_routes(), []);
         metrics.overload().of_route("all").inc();
-        assert_eq!(of_routes(), [1]);
+        assert_eq!(of_routes(), [("all".to_owned(), 1)]);
     }
 
     #[tokio::test(start_paused = true)]
