@@ -137,6 +137,9 @@ fn main() -> ExitCode {
         );
     } else if let Some(binary) = after(WALK, 1) {
         return walk::check(binary);
+    } else if is_given(WALK) {
+        println!("{WALK} takes the path of an unoptimized gateway, such as target/debug/weir");
+        return ExitCode::FAILURE;
     } else if is_given("--check") {
         return check();
     } else if is_given("--record") {

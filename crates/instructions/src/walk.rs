@@ -36,15 +36,30 @@ const SETTLED: Duration = Duration::from_millis(700);
 /// What else happens at some time happens less often than for each of so many requests.
 const REQUESTS: usize = 3;
 
+/// On a machine that has little time for it, what belongs to a request may come later than
+/// [`SETTLED`]: a page that lists other files is found to do so as often as this.
+const ATTEMPTS: usize = 3;
+
 /// Prints which files run for a request through this gateway, and fails if the page lists others.
 pub(crate) fn check(binary: &str) -> ExitCode {
-    let ran = Walk::of_request(&Gateway::start(binary));
     let stages = stages();
     let listed: BTreeSet<&str> = stages
         .iter()
         .flat_map(|(_, files)| files)
         .copied()
         .collect();
+    let is_as_listed = |walk: &Walk| {
+        walk.files
+            .keys()
+            .map(String::as_str)
+            .eq(listed.iter().copied())
+    };
+    let mut ran = Walk::of_request(&Gateway::start(binary));
+    for _ in 1..ATTEMPTS {
+        if !is_as_listed(&ran) {
+            ran = Walk::of_request(&Gateway::start(binary));
+        }
+    }
     for (stage, files) in &stages {
         println!("{stage}: {}", files.len());
         for file in files {
@@ -72,7 +87,7 @@ pub(crate) fn check(binary: &str) -> ExitCode {
         ran.files.len(),
         ran.crossings
     );
-    match unlisted.is_empty() && listed.len() == ran.files.len() {
+    match is_as_listed(&ran) {
         true => ExitCode::SUCCESS,
         false => {
             println!("{PAGE} does not list the files that run");
@@ -163,7 +178,9 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let _ = self.process.kill();
+        // Valgrind removes the files by which it is controlled, if it is let.
+        let pid = self.process.id().to_string();
+        let _ = Command::new("kill").arg(pid).status();
         let _ = self.process.wait();
     }
 }
