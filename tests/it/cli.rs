@@ -480,7 +480,7 @@ fn what_init_writes_bans_by_hand_at_once_and_has_a_dashboard() {
     fs::write(&path, text.replace("127.0.0.1:9901", "127.0.0.1:0")).unwrap();
     let gateway = Gateway::start(folder);
     let admin = gateway.admin_address().to_string();
-    let told = gateway.errors();
+    let told = gateway.tells("try: curl");
     let first: Vec<&str> = told.lines().take(2).collect();
     assert!(first[0].starts_with("weir listens on "), "{told}");
     assert_eq!(first[1], format!("dashboard: http://{admin}/"));

@@ -430,10 +430,7 @@ fn a_gateway_that_decides_alone_needs_no_upstream_and_listens_nowhere_else() {
     assert_eq!(gateway.address(), gateway.decides_at());
     let asked = subrequest("GET", "/", "203.0.113.9");
     assert_eq!(statuses(&gateway, &asked, 4), [200, 200, 200, 429]);
-    let told = eventually("the summary", || {
-        let told = gateway.errors();
-        told.contains("decisions alone").then_some(told)
-    });
+    let told = gateway.tells("decisions alone");
     let address = gateway.decides_at();
     assert!(told.contains(&format!(
         "weir decides for other proxies on http://{address}"

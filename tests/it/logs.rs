@@ -22,9 +22,7 @@ fn the_start_is_told_to_machines_and_to_people() {
         (&1.into(), &2.into())
     );
     let address = gateway.address();
-    let told = eventually("a line to try", || {
-        Some(gateway.errors()).filter(|it| it.contains("try:"))
-    });
+    let told = gateway.tells("try:");
     for part in [
         format!("weir listens on http://{address}"),
         "all: /* -> app, L, M, rejects with 429".to_owned(),

@@ -227,8 +227,14 @@ impl Gateway {
         self.log.lock().unwrap().join("\n")
     }
 
-    /// What was written to standard error so far.
-    pub(crate) fn errors(&self) -> String {
+    /// What is on standard error once it has this text, which comes there without regard to the log.
+    pub(crate) fn tells(&self, text: &str) -> String {
+        eventually(text, || {
+            Some(self.errors()).filter(|errors| errors.contains(text))
+        })
+    }
+
+    fn errors(&self) -> String {
         self.errors.lock().unwrap().join("\n")
     }
 
