@@ -1,7 +1,10 @@
-//! Features that a process has once beside its layers, behind three doors. What starts, reloads and
-//! ends the process knows none of them. By [`Feature`] they follow the configuration; those are
-//! listed in [`Features::new`]. By [`SharedFeatures`] gateways share what operators set. By [`Room`]
-//! they show what they do; those are listed in [`ROOMS`].
+//! Features that a process has once beside its layers. Two doors keep their names out of what starts,
+//! reloads and ends the process. By [`Feature`] they follow the configuration; those are listed in
+//! [`Features::new`]. By [`Room`] they show what they do; those are listed in [`ROOMS`].
+//!
+//! The rest is no door. [`Features`] has fields for what traces requests and what sheds them, and
+//! [`SharedFeatures`] a field and a method for each list by which gateways share what operators set:
+//! overrides are put in force by `app::reloads`, which knows their type.
 
 pub(super) mod bans;
 pub(super) mod jwks;
