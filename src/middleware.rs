@@ -53,5 +53,5 @@ pub use weir_middleware::{
     Redirect, RedirectError, Rejection, RequestBody, RequestContext, RequestHead, RequestTemplate,
     ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy, RouteState,
     ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment, UpstreamId,
-    UpstreamRouter, Verdict, WebSocketStream, upstream_key,
+    UpstreamRouter, Verdict, WaitSpreader, WebSocketStream, upstream_key,
 };
