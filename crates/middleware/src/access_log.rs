@@ -334,7 +334,7 @@ impl LogLine {
             .settings
             .denied
             .as_ref()
-            .filter(|_| record.decision.is_refused());
+            .filter(|_| !record.decision.lets_through());
         if denied.is_none_or(|denied| denied.allow(record.since + took)) {
             finished.emit();
         }

@@ -246,11 +246,6 @@ impl Disposition {
         }
     }
 
-    /// Whether the request was kept from its upstream.
-    pub const fn is_refused(self) -> bool {
-        self.meaning().is_refused
-    }
-
     /// Whether limits, bans and lists let the request through.
     pub const fn lets_through(self) -> bool {
         !self.meaning().is_refused
