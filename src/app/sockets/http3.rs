@@ -45,7 +45,7 @@ struct Opening {
     workers: NonZeroUsize,
     left: Arc<Mutex<Vec<WorkerSocket>>>,
     opened: watch::Sender<bool>,
-    alt_svc: Option<AltSvc>,
+    alt_svc: AltSvc,
     /// What clients are told.
     port: u16,
     max_age: Duration,
@@ -55,9 +55,7 @@ impl Opening {
     fn open(&self) -> io::Result<()> {
         *self.left.lock() = weir_http3::bind(self.address, self.only_v6, self.workers)?;
         self.opened.send_replace(true);
-        if let Some(alt_svc) = &self.alt_svc {
-            alt_svc.announce("h3", self.port, self.max_age);
-        }
+        self.alt_svc.announce("h3", self.port, self.max_age);
         tracing::info!(address = %self.address, "listens for HTTP/3");
         Ok(())
     }
@@ -91,11 +89,14 @@ impl UdpSockets {
         let mut all = Vec::new();
         let listeners = settings.listen.iter().zip(addresses).enumerate();
         for ((place, (listener, address)), transport) in listeners.zip(sockets.transports()) {
-            let Some(AltService::Announced {
-                port,
-                max_age,
-                early_data,
-            }) = listener.alt_service
+            let (
+                Some(AltService::Announced {
+                    port,
+                    max_age,
+                    early_data,
+                }),
+                Some(alt_svc),
+            ) = (listener.alt_service, transport.alt_svc)
             else {
                 continue;
             };
@@ -107,7 +108,7 @@ impl UdpSockets {
                 workers,
                 left: Arc::clone(&left),
                 opened,
-                alt_svc: transport.alt_svc,
+                alt_svc,
                 port: port.map_or(address.port(), NonZeroU16::get),
                 max_age,
             };
