@@ -287,7 +287,10 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Ends what concerned the client's connection only, and says what concerns the upstream's: that
 /// trailers are welcome (RFC 9110 section 10.1.4), or that another protocol is asked for.
 fn set_connection(parts: &mut request::Parts) -> Option<Upgrade> {
-    let by_stream = websocket::asked_for_by_stream(parts);
+    let by_stream = match parts.version {
+        Version::HTTP_2 => websocket::asked_for_by_stream(parts),
+        _ => None,
+    };
     if by_stream.is_none() && !hop_by_hop::has_any(&parts.headers) {
         return None;
     }

@@ -62,7 +62,7 @@ pub(super) fn asked_for(parts: &mut request::Parts) -> Option<Upgrade> {
 
 /// As [`asked_for`], for a stream of HTTP/2 (RFC 8441). Turns the request into that of HTTP/1.1.
 pub(super) fn asked_for_by_stream(parts: &mut request::Parts) -> Option<Upgrade> {
-    if parts.version != Version::HTTP_2 || parts.method != Method::GET {
+    if parts.method != Method::GET {
         return None;
     }
     let protocol = parts.extensions.get::<Protocol>()?;
