@@ -63,7 +63,9 @@ pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
 pub use key_parts::push_address;
 pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};
-pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, ResponseUse, SpendWhen, YieldsTo};
+pub use limit_use::{
+    Admission, Deferred, LimitMatch, LimitUse, PlainCost, ResponseUse, SpendWhen, YieldsTo,
+};
 pub use normal_path::{PathFault, path_fault};
 pub use overrides::{Override, OverrideOrigin};
 pub use request_values::{basic as basic_credentials, is_lookalike};

@@ -49,6 +49,13 @@ pub enum SpendWhen {
     ExceptOn(StatusSet),
 }
 
+/// What every request takes of a limit that does the same with each, and at once.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainCost {
+    units: NonZeroU64,
+    estimate: Estimate,
+}
+
 /// A limit's use of what comes after the head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResponseUse {
@@ -142,6 +149,18 @@ impl LimitUse {
             && !self.enforcement.is_partial()
     }
 
+    /// What every request takes, if the limit does the same with each, and at once.
+    pub fn plain_cost(&self) -> Option<PlainCost> {
+        let Cost::Fixed(units) = self.cost else {
+            return None;
+        };
+        let cost = PlainCost {
+            units,
+            estimate: Estimate::fixed(units),
+        };
+        self.is_plain().then_some(cost)
+    }
+
     /// What the limit uses beside the head of a request.
     pub fn response_use(&self) -> Option<ResponseUse> {
         let overrides = self.limit.overrides().map(|overridden| overridden.quota);
@@ -204,9 +223,19 @@ impl LimitUse {
     }
 
     /// Matches a request, whose body has `body_bytes` if that is known.
-    #[inline(always)]
     pub fn matching(
         &self,
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl FnOnce() -> Option<u64>,
+    ) -> LimitMatch<'_> {
+        self.matching_at(self.plain_cost(), attributes, body_bytes)
+    }
+
+    /// The same where [`Self::plain_cost`] is known.
+    #[inline(always)]
+    pub fn matching_at(
+        &self,
+        plain_cost: Option<PlainCost>,
         attributes: &RequestAttributes<'_>,
         body_bytes: impl FnOnce() -> Option<u64>,
     ) -> LimitMatch<'_> {
@@ -232,19 +261,19 @@ impl LimitUse {
         let Some(quota) = quota else {
             return LimitMatch::Exempt;
         };
-        let admission = match (self.is_plain(), &self.cost) {
-            (true, Cost::Fixed(cost)) => Admission {
-                estimate: Estimate::fixed(*cost),
+        let admission = match plain_cost {
+            Some(cost) => Admission {
+                estimate: cost.estimate,
                 transaction: Transaction {
                     mode,
-                    ..Transaction::new(key, quota, *cost)
+                    ..Transaction::new(key, quota, cost.units)
                 },
                 is_free: false,
                 mode,
                 acts: true,
                 later: None,
             },
-            _ => self.admission((key, quota), mode, attributes.headers, body_bytes()),
+            None => self.admission((key, quota), mode, attributes.headers, body_bytes()),
         };
         LimitMatch::Counted {
             admission,

@@ -1,6 +1,5 @@
 //! What holds on a route: its limits, and what becomes of a request that one of them denies.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, Method};
 use weir_limit::time::Nanos;
-use weir_rules::{Cost, KeySource, LimitMatch, LimitUse, RequestAttributes};
+use weir_rules::{Cost, KeySource, LimitMatch, LimitUse, PlainCost, RequestAttributes};
 use weir_telemetry::{Disposition, LimitMetrics, Metrics};
 
 use super::delay::Delay;
@@ -79,6 +78,7 @@ impl Default for RoutePolicy {
 #[derive(Clone)]
 pub struct PreparedLimit {
     pub used: LimitUse,
+    plain_cost: Option<PlainCost>,
     pub name: Arc<str>,
     pub(super) label: Label,
     /// The problem document for a request that this limit alone denies.
@@ -87,6 +87,35 @@ pub struct PreparedLimit {
     pub(super) lines: Option<Arc<DenialLines>>,
     pub metrics: LimitMetrics,
     pub(super) places: PlaceCounter,
+}
+
+/// A limit of a policy: as the route uses it, or prepared.
+pub trait UsedLimit {
+    /// The limit as the route uses it.
+    fn used(&self) -> &LimitUse;
+
+    /// [`LimitUse::plain_cost`].
+    fn plain_cost(&self) -> Option<PlainCost>;
+}
+
+impl UsedLimit for LimitUse {
+    fn used(&self) -> &LimitUse {
+        self
+    }
+
+    fn plain_cost(&self) -> Option<PlainCost> {
+        Self::plain_cost(self)
+    }
+}
+
+impl UsedLimit for PreparedLimit {
+    fn used(&self) -> &LimitUse {
+        &self.used
+    }
+
+    fn plain_cost(&self) -> Option<PlainCost> {
+        self.plain_cost
+    }
 }
 
 impl RoutePolicy {
@@ -134,6 +163,7 @@ impl RoutePolicy {
                 document: rejection::document(status, &[name], Nanos::ZERO),
                 metrics: counters(&used, metrics),
                 places: PlaceCounter::of(&used.limit, metrics),
+                plain_cost: used.plain_cost(),
                 used,
             }
         };
@@ -148,7 +178,7 @@ impl RoutePolicy {
     }
 }
 
-impl<L: Borrow<LimitUse>> RoutePolicy<L> {
+impl<L: UsedLimit> RoutePolicy<L> {
     /// What each limit has to do with a request, whose body has `body_bytes` if that is known.
     pub fn matches<'p>(
         &'p self,
@@ -199,19 +229,14 @@ impl<L: Borrow<LimitUse>> RoutePolicy<L> {
             let hook = self.hook.as_deref();
             hook.is_some_and(|hook| hook.excuses(method, headers, &body_bytes))
         };
-        let mut found = limit.borrow().matching(attributes, &body_bytes);
+        let (used, plain_cost) = (limit.used(), limit.plain_cost());
+        let mut found = used.matching_at(plain_cost, attributes, &body_bytes);
         if let LimitMatch::Missing { source, acts: true } = found
             && is_excused()
         {
             found = LimitMatch::Skipped(source);
         }
         found
-    }
-}
-
-impl Borrow<LimitUse> for PreparedLimit {
-    fn borrow(&self) -> &LimitUse {
-        &self.used
     }
 }
 
