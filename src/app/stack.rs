@@ -13,10 +13,10 @@ use weir_correlate::{Correlate, CorrelateLayer, ShowRequestId, ShowRequestIdLaye
 use weir_http::problem::Problem;
 use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, AccessState, Backend, BodyLimit, BodyLimitLayer,
-    Forwarded, ForwardedLayer, Identify, IdentifyLayer, RateLimit, RateLimitLayer, RedirectToHttps,
-    RedirectToHttpsLayer, Refusal, RejectInvalid, RejectInvalidLayer, ResponseFormat,
-    ResponseFormatLayer, ResponseSteps, Route, RouteLayer, RoutePolicy, RouteState, Shedding,
-    UnreadableDenials, UpstreamId, UpstreamRouter, WaitSpreader,
+    Forwarded, ForwardedLayer, HttpsRedirect, Identify, IdentifyLayer, RateLimit, RateLimitLayer,
+    Refusal, RejectInvalid, RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps,
+    Route, RouteLayer, RoutePolicy, RouteState, Shedding, UnreadableDenials, UpstreamId,
+    UpstreamRouter, WaitSpreader,
 };
 use weir_proxy::{Protocol, Server};
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
@@ -30,11 +30,7 @@ pub type Stack<S> = Checked<RateLimit<Forwarded<UpstreamRouter<S>>>>;
 
 /// What stands above the service that decides by limits.
 pub(super) type Checked<L> = Identify<
-    Correlate<
-        Route<
-            AccessLog<ResponseFormat<ShowRequestId<RejectInvalid<RedirectToHttps<BodyLimit<L>>>>>>,
-        >,
-    >,
+    Correlate<Route<AccessLog<ResponseFormat<ShowRequestId<RejectInvalid<BodyLimit<L>>>>>>>,
 >;
 
 /// The layers of a configuration, to be put on each worker's own services.
@@ -46,7 +42,6 @@ pub struct Layers {
     format: ResponseFormatLayer,
     show_request_id: ShowRequestIdLayer,
     refusal: Refusal,
-    redirect_to_https: RedirectToHttpsLayer,
     body_limit: BodyLimitLayer,
     forwarded: ForwardedLayer,
     verifies_passwords: bool,
@@ -195,7 +190,6 @@ impl Layers {
             correlate,
             format: ResponseFormatLayer::new(of_all, formats_by_route),
             refusal,
-            redirect_to_https: RedirectToHttpsLayer::new(false),
             body_limit,
             forwarded: ForwardedLayer::new(
                 settings.client.header().clone(),
@@ -212,11 +206,8 @@ impl Layers {
     }
 
     /// The same layers, with a look at each request whether its listener redirects to HTTPS.
-    pub(super) fn redirecting_to_https(self, redirects_to_https: bool) -> Self {
-        Self {
-            redirect_to_https: RedirectToHttpsLayer::new(redirects_to_https),
-            ..self
-        }
+    pub(super) fn redirecting_to_https(self) -> Self {
+        self.refusing(|head| refusal(head).or_else(|| HttpsRedirect::response(head)))
     }
 
     /// The same layers, which refuse requests by this in place of the usual check.
@@ -280,10 +271,9 @@ impl Layers {
             .layer(self.format.clone())
             // Inside of the format: a page for people shows the id in its own way.
             .layer(self.show_request_id)
-            // These three outside of the limits: a request that is never forwarded gets the same
+            // These two outside of the limits: a request that is never forwarded gets the same
             // response for every client; otherwise it would reveal a shadow ban.
             .layer(RejectInvalidLayer::new(self.refusal))
-            .layer(self.redirect_to_https)
             .layer(self.body_limit)
             .service(limited)
     }

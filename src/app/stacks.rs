@@ -44,9 +44,12 @@ impl StackLayers {
         decides: bool,
     ) -> Self {
         let envoy = settings.envoy.as_ref().filter(|_| decides);
+        let forwarding = Layers::new(settings, upstreams, shared);
         Self {
-            forwarding: Layers::new(settings, upstreams, shared)
-                .redirecting_to_https(redirects_to_https),
+            forwarding: match redirects_to_https {
+                true => forwarding.redirecting_to_https(),
+                false => forwarding,
+            },
             deciding: decides.then(|| ForwardAuthLayers::new(settings, shared)),
             envoy: envoy.map(|service| EnvoyLayers::new(settings, service, shared)),
         }

@@ -69,7 +69,7 @@ pub use rate_limit::{
 };
 pub use rate_limit::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use redirect::{Redirect, RedirectError};
-pub use redirect_to_https::{HttpsRedirect, RedirectToHttps, RedirectToHttpsLayer};
+pub use redirect_to_https::HttpsRedirect;
 pub use reject_invalid::{Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
 pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use http::header::{HeaderValue, LOCATION};
 use http::{Response, StatusCode};
+use http_body_util::Full;
 use thiserror::Error;
 use weir_http::problem::Problem;
 use weir_rules::{RequestAttributes, with_one_slash};
 
-use super::ResponseBody;
 use super::request_template::{Piece, RequestTemplate, RequestValue};
 
 /// A response that sends the client elsewhere.
@@ -75,11 +75,11 @@ impl Redirect {
         HeaderValue::try_from(url).ok()
     }
 
-    pub(super) fn respond<R>(&self, request: &RequestAttributes<'_>) -> Response<ResponseBody<R>> {
+    pub(super) fn respond(&self, request: &RequestAttributes<'_>) -> Response<Full<Bytes>> {
         let Some(location) = self.location(request) else {
             return no_host();
         };
-        let mut response = Response::new(ResponseBody::full(Bytes::new()));
+        let mut response = Response::new(Full::default());
         *response.status_mut() = self.status;
         response.headers_mut().insert(LOCATION, location);
         response
@@ -87,9 +87,9 @@ impl Redirect {
 }
 
 /// The response to a request that cannot be redirected, as it names no host to redirect it on.
-pub(super) fn no_host<R>() -> Response<ResponseBody<R>> {
+fn no_host() -> Response<Full<Bytes>> {
     let detail = "The request must name a host.";
-    ResponseBody::problem(Problem::new(StatusCode::BAD_REQUEST, detail))
+    Problem::new(StatusCode::BAD_REQUEST, detail).into_response()
 }
 
 /// Stand for values while a target is checked; no text has these characters.

@@ -146,7 +146,10 @@ impl RequestAction {
 impl LocalResponse {
     fn respond<Q: HttpRequest, R>(&self, request: &Q) -> Response<ResponseBody<R>> {
         match self {
-            Self::Redirect(redirect) => redirect.respond(&RequestHead::new(request).attributes()),
+            Self::Redirect(redirect) => {
+                let head = RequestHead::new(request);
+                ResponseBody::whole(redirect.respond(&head.attributes()))
+            }
             Self::Fixed(fixed) => fixed.respond(),
         }
     }
