@@ -44,7 +44,6 @@ pub struct Layers {
     refusal: Refusal,
     body_limit: BodyLimitLayer,
     forwarded: ForwardedLayer,
-    verifies_passwords: bool,
     access: AccessControl,
     shedding: Shedding,
     waits: WaitSpreader,
@@ -196,7 +195,6 @@ impl Layers {
                 headers_read(settings),
             )
             .with_nat64_prefixes(settings.client.nat64_prefixes().clone()),
-            verifies_passwords: settings.account.verifies_passwords(),
             access,
             shedding,
             waits: shared.waits.clone(),
@@ -240,7 +238,6 @@ impl Layers {
         let rate_limit = RateLimitLayer::by_route(Arc::clone(&backend.store), &self.metrics)
             .with_backend(backend)
             .with_access_control(&self.access)
-            .verifying_passwords(self.verifies_passwords)
             .with_shedding(&self.shedding)
             .with_wait_spreader(self.waits.clone())
             .noting_unreadable_denials(&self.unreadable)

@@ -138,7 +138,8 @@ pub struct IdentifyLayer(Arc<Rules>);
 #[derive(Debug)]
 struct Rules {
     client: ClientRules,
-    account: AccountRules,
+    /// None if nothing names an account.
+    account: Option<AccountRules>,
     /// None if no credentials take long to verify.
     verifiers: Option<Verifiers>,
 }
@@ -149,7 +150,7 @@ impl IdentifyLayer {
         let verifiers = account.verifies_passwords().then(Verifiers::new);
         Self(Arc::new(Rules {
             client,
-            account,
+            account: (!account.is_empty()).then_some(account),
             verifiers,
         }))
     }
@@ -187,17 +188,16 @@ impl Rules {
     }
 
     fn account<Q: HttpRequest>(&self, request: &Q) -> Option<Account> {
-        if self.account.is_empty() {
-            return None;
-        }
+        let account = self.account.as_ref()?;
         let certificate = RequestContext::certificate(request.extensions());
-        self.account.account_of(request.headers(), certificate)
+        account.account_of(request.headers(), certificate)
     }
 
     /// What has to be done before the request's account is known.
     fn verification<Q: HttpRequest>(&self, request: &Q) -> Option<Verification> {
         let certificate = RequestContext::certificate(request.extensions());
-        self.account.unverified(request.headers(), certificate)
+        let account = self.account.as_ref()?;
+        account.unverified(request.headers(), certificate)
     }
 }
 
@@ -335,7 +335,7 @@ impl<'r> RequestHead<'r> {
     /// What subjects and templates are made of, if layers above have left the client and the route
     /// here. Neither goes by the time, so it does not tell that.
     pub(crate) fn attributes(&self) -> RequestAttributes<'r> {
-        let (routed, identity) = RequestContext::routed_client(self.extensions);
+        let (routed, identity, _) = RequestContext::routed_client(self.extensions);
         let route = routed.map_or("", |routed| routed.route.name());
         let captures = routed.map_or(Captures::NONE, |routed| &routed.captures);
         self.attributes_of(identity, (route, captures), Timestamp::from_nanos(0))

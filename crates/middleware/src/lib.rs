@@ -233,13 +233,18 @@ impl RequestContext {
         extensions.get::<Self>()?.routed.as_ref()
     }
 
-    /// The request's route and its client, by one look-up; the client as
-    /// [`ClientIdentity::from_extensions`] finds it.
-    fn routed_client(extensions: &Extensions) -> (Option<&Routed>, Option<&ClientIdentity>) {
+    /// The request's route and its client, by one look-up, and whether its account is not known yet;
+    /// the client as [`ClientIdentity::from_extensions`] finds it.
+    fn routed_client(extensions: &Extensions) -> (Option<&Routed>, Option<&ClientIdentity>, bool) {
         let context = extensions.get::<Self>();
         let identified = context.and_then(|context| context.identity.as_ref());
         let routed = context.and_then(|context| context.routed.as_ref());
-        (routed, identified.or_else(|| extensions.get()))
+        let is_unverified = context.is_some_and(|context| context.unverified.is_some());
+        (
+            routed,
+            identified.or_else(|| extensions.get()),
+            is_unverified,
+        )
     }
 
     /// The context of a request, made if there is none.

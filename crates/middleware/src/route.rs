@@ -30,8 +30,9 @@ use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 pub struct RouteState {
     pub(super) policy: RoutePolicy<PreparedLimit>,
     pub(super) metrics: Arc<RouteMetrics>,
-    /// The decoys of limits, bans and the block list, which learn from this route's responses.
-    pub(super) decoys: RouteDecoys,
+    /// The decoys of limits, bans and the block list, which learn from this route's responses; most
+    /// routes have none.
+    pub(super) decoys: Option<RouteDecoys>,
     pub(super) upstream: Option<UpstreamId>,
     /// The version of HTTP by which the upstream's responses come.
     #[cfg_attr(
@@ -92,7 +93,7 @@ impl RouteState {
             counts_addresses: policy
                 .counts_by(|source| matches!(source, KeySource::Address { .. })),
             concealed: policy.cost_headers(),
-            decoys: RouteDecoys::new(&policy.on_denied),
+            decoys: RouteDecoys::new(&policy.on_denied, None),
             policy: policy.prepare(metrics),
             upstream: None,
             upstream_version: Version::HTTP_11,
@@ -144,7 +145,7 @@ impl RouteState {
     /// The same route behind these lists and bans.
     pub(super) fn with_access_control(self, access: &AccessControl) -> Self {
         Self {
-            decoys: self.decoys.behind(access),
+            decoys: RouteDecoys::new(&self.policy.on_denied, Some(access)),
             ..self
         }
     }
@@ -197,7 +198,7 @@ impl RouteState {
 
     /// Whether the upstream's responses may have headers that are not for clients.
     pub(super) fn conceals(&self) -> bool {
-        !self.concealed.is_empty() || self.decoys.conceal_anything()
+        !self.concealed.is_empty() || self.decoys.is_some()
     }
 
     /// Removes the headers that the upstream sends to Weir alone, and those that would tell made-up
@@ -206,12 +207,15 @@ impl RouteState {
         for name in &self.concealed {
             headers.remove(name);
         }
-        self.decoys.conceal(headers);
+        if let Some(decoys) = &self.decoys {
+            decoys.conceal(headers);
+        }
     }
 
     /// Whether something learns from all responses, whether a limit applied or not.
     pub(super) fn learns_from_all(&self) -> bool {
-        self.decoys.learn_from_all()
+        let decoys = self.decoys.as_ref();
+        decoys.is_some_and(RouteDecoys::learn_from_all)
     }
 
     /// Whether requests need a slot among those that are in flight to the upstream.
@@ -258,7 +262,9 @@ impl RouteLayer {
         let earlier: HashMap<_, _> = earlier.routes().map(|it| (it.name(), it)).collect();
         for route in self.routes() {
             if let Some(before) = earlier.get(route.name()) {
-                route.decoys.inherit(&before.decoys);
+                if let (Some(decoys), Some(before)) = (&route.decoys, &before.decoys) {
+                    decoys.inherit(before);
+                }
             }
         }
     }

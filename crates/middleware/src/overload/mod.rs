@@ -83,9 +83,9 @@ impl OverloadShedding {
         self.enforcement > Enforcement::NONE
     }
 
-    /// Whether this thread sheds anything.
+    /// Whether this worker has too much to do, and sheds anything.
     #[inline(always)]
-    pub(super) fn is_shedding() -> bool {
+    pub(super) fn is_late(&self) -> bool {
         LEVEL.get() != ShedLevel::NONE
     }
 

@@ -14,10 +14,9 @@ use super::held::{Held, HeldResponse};
 use super::metered::UploadTime;
 use super::response_context::ResponseContext;
 use super::{LimitedRequest, ResponseState};
+use crate::ClientIdentity;
 use crate::access::RouteDecoys;
 use crate::decoy::{GzipHeadReader, Negotiation, ResponseSample, Shadow, target};
-use crate::route::RouteState;
-use crate::{ClientIdentity, ShadowOwner};
 
 /// What decoys are to learn from an answer.
 pub(super) struct DecoySample {
@@ -31,27 +30,22 @@ pub(super) struct DecoySample {
 }
 
 impl RouteDecoys {
-    /// The sample of a request that is let through, where its route has a decoy, or the banned
-    /// would get one on it.
-    pub(super) fn sample<Q>(&self, request: &Q) -> Option<Box<DecoySample>>
+    /// The sample of a request that is let through.
+    pub(super) fn sample<Q>(&self, request: &Q) -> Box<DecoySample>
     where
         Q: HttpRequest<Body: Body>,
     {
-        let decoys = self.all().map(|(_, shadow)| Arc::clone(shadow));
-        let shadows: SmallVec<[_; 1]> = decoys.collect();
-        if shadows.is_empty() {
-            return None;
-        }
+        let shadows = self.all().map(|(_, shadow)| Arc::clone(shadow)).collect();
         let identity = ClientIdentity::from_extensions(request.extensions());
         let has_body = !request.body().is_end_stream();
-        Some(Box::new(DecoySample {
+        Box::new(DecoySample {
             shadows,
             negotiation: Negotiation::new(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
             target: target(request.uri()),
             since: loop_time::now(),
             upload: has_body.then(Arc::default),
-        }))
+        })
     }
 }
 
@@ -107,13 +101,5 @@ impl Shadow {
             answer: Box::pin(Arc::clone(self).respond(request)),
             context: Box::new(context),
         }
-    }
-}
-
-impl RouteState {
-    /// The decoys of the route: that of its limits, and those of bans and of the block list.
-    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> + Clone {
-        let decoys = self.decoys.all();
-        decoys.map(|(owner, shadow)| (owner, &**shadow))
     }
 }

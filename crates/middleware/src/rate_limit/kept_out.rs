@@ -95,7 +95,8 @@ impl KeptOut {
         route: &Arc<RouteState>,
         mut context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        let (disposition, answer) = self.treatment.treat(request, self.retry_in, &route.decoys);
+        let decoys = route.decoys.as_ref();
+        let (disposition, answer) = self.treatment.treat(request, self.retry_in, decoys);
         context.verdict = Verdict {
             disposition,
             ..self.verdict

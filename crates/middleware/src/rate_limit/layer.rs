@@ -21,6 +21,7 @@ use crate::RequestContext;
 use crate::access::AccessControl;
 use crate::backend::{Backend, BackgroundTasks};
 use crate::identify::{Identification, KeyExtractor, peer};
+use crate::overload::OverloadShedding;
 use crate::route::{RouteState, Routed};
 use crate::steps::UnreadableDenials;
 
@@ -45,12 +46,10 @@ pub(super) struct Settings {
     pub(super) only: Option<(KeySource, Quota)>,
     /// Whether clients of unknown addresses are counted together.
     pub(super) shares_unknown: bool,
-    /// Whether a password may have to be verified before the account of a request is known.
-    pub(super) verifies_passwords: bool,
     /// What notices proxies that nobody trusts, also where they are denied.
     pub(super) forwarded: Option<crate::ForwardedLayer>,
-    /// Whether workers that have too much to do shed requests.
-    pub(super) sheds_by_worker: bool,
+    /// None where workers that have too much to do shed no requests.
+    pub(super) worker: Option<Arc<OverloadShedding>>,
     pub(super) waits: WaitSpreader,
     /// Limits whose denials web pages cannot read.
     pub(super) unreadable: Arc<UnreadableDenials>,
@@ -203,13 +202,12 @@ impl RateLimitLayer {
         Self(Arc::new(Settings {
             backend: Backend::new(store),
             route: None,
-            sheds_by_worker: false,
+            worker: None,
             unrouted: Arc::new(unrouted),
             access: None,
             identification: None,
             only: None,
             shares_unknown: false,
-            verifies_passwords: true,
             forwarded: None,
             waits: WaitSpreader::default(),
             unreadable: Arc::default(),
@@ -356,12 +354,6 @@ impl RateLimitLayer {
     #[must_use]
     pub fn with_tasks(self, tasks: BackgroundTasks) -> Self {
         self.with(|settings| settings.backend.tasks = tasks)
-    }
-
-    /// The same layer below an [`IdentifyLayer`](crate::IdentifyLayer) whose rules verify
-    /// passwords or do not.
-    pub fn verifying_passwords(self, verifies_passwords: bool) -> Self {
-        self.with(|settings| settings.verifies_passwords = verifies_passwords)
     }
 
     /// The same layer, which notes here which limits deny requests of pages that cannot read it.

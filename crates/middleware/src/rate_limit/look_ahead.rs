@@ -3,7 +3,6 @@
 //! not verified; any other request starts again with its account.
 
 use std::mem;
-use std::sync::Arc;
 
 use weir_http::request::HttpRequest;
 use weir_limit::time::Timestamp;
@@ -13,7 +12,6 @@ use super::decisions::QueriedLimits;
 use super::policy::{PreparedLimit, RoutePolicy};
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::Backend;
-use crate::identify::UnverifiedAccount;
 use crate::{RequestContext, rejection};
 
 impl<S> RateLimit<S> {
@@ -24,17 +22,7 @@ impl<S> RateLimit<S> {
 
     /// Whether the lists may allow the account of a request, which has to be learned first.
     pub(super) fn needs_account_for_lists<Q: HttpRequest>(&self, request: &Q) -> bool {
-        self.lists_accounts() && unverified(request).is_some()
-    }
-
-    /// Whether the account of a request has to be learned before the request goes on.
-    pub(super) fn needs_account<Q: HttpRequest>(&self, request: &Q) -> bool {
-        if !self.settings.verifies_passwords {
-            return false;
-        }
-        let access = self.settings.access.as_ref();
-        let route = || self.settings.route_or_none(request.extensions());
-        unverified(request).is_some() && route().needs_account(access)
+        self.lists_accounts() && RequestContext::unverified(request.extensions()).is_some()
     }
 
     /// Verifies the password of a request, and starts again with its account.
@@ -75,11 +63,6 @@ impl<S> RateLimit<S> {
     {
         self.start(request, true)
     }
-}
-
-/// The account of a request, if it has to be learned.
-fn unverified<Q: HttpRequest>(request: &Q) -> Option<&Arc<UnverifiedAccount>> {
-    RequestContext::unverified(request.extensions())
 }
 
 /// What the store is asked in the end about a request whose account is not known yet.

@@ -52,11 +52,19 @@ impl<S> RateLimit<S> {
         let access = control.map(|control| (control, control.access(request.extensions())));
         match access {
             Some(_) if self.needs_account_for_lists(&request) => self.learn_account(request),
-            None | Some((_, Access::Unlisted)) => self.ask_unless_late(request, comes_again),
+            None | Some((_, Access::Unlisted)) => match &self.settings.worker {
+                Some(worker) if worker.is_late() => self.start_late(request, comes_again),
+                _ => self.ask(request),
+            },
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
             Some((control, Access::Blocked(entry))) => {
                 let kept_out = KeptOut::listed(control);
-                if kept_out.looks_real() && self.needs_account(&request) {
+                let needs_account = || {
+                    let known = RequestContext::routed_client(request.extensions());
+                    let (routed, _, is_unverified) = known;
+                    is_unverified && self.settings.route_of(routed).needs_account(Some(control))
+                };
+                if kept_out.looks_real() && needs_account() {
                     return self.learn_account(request);
                 }
                 control.count_blocked(entry);
@@ -74,10 +82,11 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<Q>,
     {
-        if self.needs_account(&request) {
+        let (routed, _, is_unverified) = RequestContext::routed_client(request.extensions());
+        let route = self.settings.route_of(routed);
+        if is_unverified && route.needs_account(self.settings.access.as_ref()) {
             return self.learn_account(request);
         }
-        let route = self.settings.route_or_none(request.extensions());
         let conceals = route.conceals().then(|| Arc::clone(route));
         let mut context = ResponseContext::new(Verdict::new(Disposition::Unlimited), conceals);
         context.verdict.listed = listed;
@@ -101,7 +110,8 @@ impl<S> RateLimit<S> {
     {
         let settings = &self.settings;
         let backend = &settings.backend;
-        let (routed, client) = RequestContext::routed_client(request.extensions());
+        let known = RequestContext::routed_client(request.extensions());
+        let (routed, client, is_unverified) = known;
         let route = settings.route_of(routed);
         if settings.access.is_none() && !route.is_limited() {
             return self.pass(request, None);
@@ -115,7 +125,7 @@ impl<S> RateLimit<S> {
             return unidentified();
         }
         let access = settings.access.as_ref();
-        let looks = self.needs_account(&request);
+        let looks = is_unverified && route.needs_account(access);
         let kept_out = access.and_then(|it| KeptOut::standing(it, &attributes, looks));
         if let Some(kept_out) = kept_out {
             if kept_out.looks_real() && looks {
@@ -148,7 +158,7 @@ impl<S> RateLimit<S> {
         S: LimitedService<Q>,
     {
         let backend = &self.settings.backend;
-        let (routed, client) = RequestContext::routed_client(request.extensions());
+        let (routed, client, _) = RequestContext::routed_client(request.extensions());
         let route = Arc::clone(self.settings.route_of(routed));
         let verdict = Verdict::new(Disposition::Denied);
         let untold = |route: &Arc<_>| ResponseContext::new(verdict, Some(Arc::clone(route)));
@@ -374,7 +384,8 @@ impl PendingState {
         slot: Option<UpstreamSlot>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
-        let sample = self.decision.route.decoys.sample(&request);
+        let decoys = self.decision.route.decoys.as_ref();
+        let sample = decoys.map(|decoys| decoys.sample(&request));
         let mut upload = sample.as_ref().and_then(|sample| sample.upload());
         let charges = self.decision.charges(&limiter.settings.backend);
         let mut context = self.decision.allowed(in_flight, charges.clone());

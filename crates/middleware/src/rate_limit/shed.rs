@@ -23,7 +23,7 @@ use super::response_context::ResponseContext;
 use super::spent::Spent;
 use super::{LimitedRequest, LimitedService, RateLimit, RateLimitLayer, ResponseState};
 use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
-use crate::overload::{OverloadShedding, OwnShed, Shedding, shed_response};
+use crate::overload::{OwnShed, Shedding, shed_response};
 use crate::route::RouteState;
 use crate::{RequestContext, ResponseBody, Shed, Verdict};
 
@@ -34,7 +34,7 @@ impl RateLimitLayer {
     pub fn with_shedding(self, shedding: &Shedding) -> Self {
         let by_worker = shedding.by_worker().by_worker;
         self.with(|settings| {
-            settings.sheds_by_worker = by_worker.is_some();
+            settings.worker.clone_from(&by_worker);
             let own = settings.route.iter_mut();
             for route in own.chain([&mut settings.unrouted]) {
                 Arc::make_mut(route)
@@ -77,32 +77,10 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Asks the limits about a request, unless this worker has too much to do and sheds it. One that
-    /// `comes_again` has been here before its account was known.
-    #[inline(always)]
-    pub(super) fn ask_unless_late<Q: LimitedRequest>(
-        &mut self,
-        request: Q,
-        comes_again: bool,
-    ) -> ResponseState<S::Future, S::ResponseBody>
-    where
-        S: LimitedService<Q>,
-    {
-        match self.is_overloaded() {
-            false => self.ask(request),
-            true => self.start_overloaded(request, comes_again),
-        }
-    }
-
-    /// Whether this worker sheds requests now.
-    #[inline]
-    fn is_overloaded(&self) -> bool {
-        self.settings.sheds_by_worker && OverloadShedding::is_shedding()
-    }
-
-    /// Decides about a request of a worker that is overloaded, before its limits are asked.
+    /// Decides about a request of a worker that has too much to do, before its limits are asked. One
+    /// that `comes_again` has been here before its account was known.
     #[cold]
-    fn start_overloaded<Q: LimitedRequest>(
+    pub(super) fn start_late<Q: LimitedRequest>(
         &mut self,
         request: Q,
         comes_again: bool,

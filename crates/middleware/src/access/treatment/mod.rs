@@ -200,7 +200,7 @@ impl PreparedTreatment {
         &self,
         request: Q,
         retry_in: Nanos,
-        on_route: &RouteDecoys,
+        on_route: Option<&RouteDecoys>,
     ) -> (Disposition, TreatmentAnswer<Q, R>) {
         match &self.treatment {
             Treatment::Reject(rejection) => {
@@ -208,7 +208,7 @@ impl PreparedTreatment {
                 (Disposition::Denied, TreatmentAnswer::Response(response))
             }
             Treatment::Shadow(_) => {
-                let answer = match on_route.decoy(self) {
+                let answer = match on_route.and_then(|decoys| decoys.decoy(self)) {
                     Some(shadow) => {
                         TreatmentAnswer::Later(Box::pin(Arc::clone(shadow).respond(request)))
                     }

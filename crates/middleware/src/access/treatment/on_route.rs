@@ -10,8 +10,8 @@ use crate::access::AccessControl;
 use crate::decoy::{Shadow, withhold};
 use crate::rate_limit::on_denied::OnDenied;
 
-/// The decoys of a route, which learn from its responses and from those alone.
-#[derive(Clone, Default)]
+/// The decoys of a route, at least one, which learn from its responses and from those alone.
+#[derive(Clone)]
 pub(crate) struct RouteDecoys {
     of_limits: Option<Arc<Shadow>>,
     of_kept_out: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
@@ -29,24 +29,20 @@ pub enum ShadowOwner<'r> {
 }
 
 impl RouteDecoys {
-    /// Those of a route whose limits answer so.
-    pub(crate) fn new(on_denied: &OnDenied) -> Self {
-        Self {
-            of_limits: on_denied.decoy().cloned(),
-            of_kept_out: Vec::new(),
-        }
-    }
-
-    /// The same behind these lists and bans.
-    pub(crate) fn behind(self, access: &AccessControl) -> Self {
-        let decoys = access.treatments().filter_map(|treatment| {
+    /// Those of a route whose limits answer so, behind these lists and bans if there are any; none
+    /// where nobody gets a decoy.
+    pub(crate) fn new(on_denied: &OnDenied, access: Option<&AccessControl>) -> Option<Self> {
+        let treatments = access.into_iter().flat_map(AccessControl::treatments);
+        let of_kept_out = treatments.filter_map(|treatment| {
             let shadow = Shadow::new(Arc::clone(treatment.decoy()?));
             Some((Arc::clone(treatment), Arc::new(shadow)))
         });
-        Self {
-            of_kept_out: decoys.collect(),
-            ..self
-        }
+        let decoys = Self {
+            of_limits: on_denied.decoy().cloned(),
+            of_kept_out: of_kept_out.collect(),
+        };
+        let has_some = decoys.of_limits.is_some() || !decoys.of_kept_out.is_empty();
+        has_some.then_some(decoys)
     }
 
     /// The decoy of those who are kept out so; none on a route that is not behind the treatment's
@@ -70,16 +66,9 @@ impl RouteDecoys {
         of_limits.chain(of_kept_out.map(|(treatment, shadow)| (treatment.owner(), shadow)))
     }
 
-    /// Whether something in real responses may be kept from clients for their sake.
-    pub(crate) fn conceal_anything(&self) -> bool {
-        self.of_limits.is_some() || !self.of_kept_out.is_empty()
-    }
-
     /// Removes the headers that would tell decoys from real responses.
     pub(crate) fn conceal(&self, headers: &mut HeaderMap) {
-        if self.conceal_anything() {
-            withhold(headers, self.all().map(|(_, shadow)| &**shadow));
-        }
+        withhold(headers, self.all().map(|(_, shadow)| &**shadow));
     }
 
     /// Takes over what those of the same limits, bans and lists have learnt.
