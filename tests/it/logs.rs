@@ -215,8 +215,7 @@ fn a_client_that_leaves_before_the_answer_is_logged_as_499() {
     );
 }
 
-/// What was decided shows although nobody got the answer: such requests were logged, and counted,
-/// as if no limit had applied to them.
+/// A limit has taken from its bucket, although nobody gets the answer.
 #[test]
 fn what_was_decided_about_a_client_that_left_is_logged_and_counted() {
     let upstream = Upstream::serving(|_| std::future::pending());

@@ -76,7 +76,8 @@ impl Backend {
         }
     }
 
-    /// Gives back what a request took that is denied after all.
+    /// Gives back what a request took that goes no further: it is refused after all, or its client
+    /// has left.
     pub(super) fn undo(&self, owed: OwedBatch) {
         if !owed.is_empty() {
             let answer = self.store.refund(owed, self.now());

@@ -160,10 +160,9 @@ impl AccessControl {
     pub(super) fn standing(
         &self,
         request: &RequestAttributes<'_>,
-        now: Timestamp,
-        looks: bool,
+        awaits_account: bool,
     ) -> Option<ActiveBan> {
-        self.0.bans.standing(request, now, looks)
+        self.0.bans.standing(request, awaits_account)
     }
 
     /// Begins the check of a request; `None` if no ban has a subject in it.

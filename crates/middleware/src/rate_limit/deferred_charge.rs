@@ -336,7 +336,7 @@ impl Held for HeldCharges {
     }
 
     /// The limits get back all that the request took, and must not get it twice.
-    fn refunded(&mut self) {
+    fn refused(&mut self) {
         if let Some(charges) = self.0.take() {
             charges.cancel();
         }

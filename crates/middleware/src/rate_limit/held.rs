@@ -20,7 +20,7 @@ use crate::response_body::BodyReader;
 /// of the request, it is dropped in the end; if its client leaves, nothing else is called.
 pub(crate) trait Held: Send {
     /// Goes on while there is no response. Ready when the request has to be looked at again, or
-    /// denied after all.
+    /// refused after all.
     fn poll(&mut self, _: &mut Context<'_>, _: &mut Verdict) -> Poll<Result<(), Box<Refused>>> {
         Poll::Pending
     }
@@ -31,19 +31,21 @@ pub(crate) trait Held: Send {
     /// The response of the inner service has the fields that are for clients, and none of Weir's.
     fn concealed(&mut self, _: &mut HeldResponse) {}
 
-    /// Weir responds in place of the inner service. Returns what the client waits for.
-    fn denied(&mut self) -> PendingTasks {
+    /// Weir responds, and the inner service never gets the request. Returns what the client waits
+    /// for.
+    fn answered_here(&mut self) -> PendingTasks {
         PendingTasks::new()
     }
 
     /// The inner service failed.
     fn failed(&mut self) {}
 
-    /// The request is denied after all, and its limits have got back what they took.
-    fn refunded(&mut self) {}
+    /// The request is refused while the inner service has it, and its limits have got back what
+    /// they took.
+    fn refused(&mut self) {}
 }
 
-/// A request that is denied after all.
+/// A request that is refused while the inner service has it.
 pub(crate) struct Refused {
     /// What is decided now. What the request has been told of the store is added.
     pub(crate) verdict: Verdict,

@@ -35,18 +35,17 @@ impl KeptOut {
         }
     }
 
-    /// By a ban that stands, without a question to the store. With `looks`, the request will be
-    /// checked again, when its account is known.
+    /// By a ban that stands, without a question to the store. A request that `awaits_account` will be
+    /// checked again when that is known.
     #[inline(always)]
     pub(super) fn standing(
         control: &AccessControl,
         request: &RequestAttributes<'_>,
-        looks: bool,
+        awaits_account: bool,
     ) -> Option<Self> {
-        let now = request.now;
-        let ban = control.standing(request, now, looks)?;
+        let ban = control.standing(request, awaits_account)?;
         let verdict = Verdict {
-            decided_at: Some(now),
+            decided_at: Some(request.now),
             ..Verdict::new(Disposition::Denied)
         };
         Some(Self::banned(ban, verdict))

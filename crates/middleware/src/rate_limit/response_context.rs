@@ -139,7 +139,7 @@ impl ResponseContext {
     /// took, and it counts for no ban.
     #[cold]
     pub(super) fn refuse<F, R>(&mut self, refused: Refused) -> ResponseState<F, R> {
-        self.held.iter_mut().for_each(|held| held.refunded());
+        self.held.iter_mut().for_each(|held| held.refused());
         let mut status = self.status.take();
         if let Some(queried) = &mut status {
             queried.take_off(&refused.batch);
@@ -179,7 +179,7 @@ impl ResponseContext {
     /// that it waits for.
     pub(super) fn complete<B>(mut self, response: &mut Response<B>) -> PendingTasks {
         self.show_limits(response);
-        let tasks = self.held.iter_mut().flat_map(|held| held.denied());
+        let tasks = self.held.iter_mut().flat_map(|held| held.answered_here());
         let tasks = tasks.collect();
         let strictest = self.strictest();
         let verdict = self.verdict;

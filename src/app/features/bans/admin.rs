@@ -394,7 +394,7 @@ impl<'s> BanTarget<'s> {
         Ok(())
     }
 
-    /// Begins a ban that is in no list of standing bans.
+    /// Begins a ban that is not kept as a standing ban, and lists it among those that have begun.
     async fn begin_listed(
         &self,
         by: BanStores<'_>,

@@ -63,23 +63,22 @@ pub struct ActiveBan {
 
 impl PreparedBans {
     /// The standing ban that keeps a request out. If several do, the first of the configuration
-    /// decides. With `looks`, the request will be checked again, when its account is known: a ban that
-    /// is not enforced, or whose treatment looks real, is counted then.
+    /// decides. One that `awaits_account` will be checked again when that is known: a ban that is not
+    /// enforced, or whose treatment looks real, is counted then.
     pub(in crate::access) fn standing(
         &self,
         request: &RequestAttributes<'_>,
-        now: Timestamp,
-        looks: bool,
+        awaits_account: bool,
     ) -> Option<ActiveBan> {
         self.0.iter().find_map(|ban| {
             if !ban.known.any_standing() {
                 return None;
             }
-            let retry_in = ban.known.standing(&ban.policy.ban, request, now)?;
+            let retry_in = ban.known.standing(&ban.policy.ban, request, request.now)?;
             let subject = ban.policy.ban.subject(request)?;
             let key = ban.policy.ban.ban_key(&subject);
             let acts = ban.policy.enforcement.acts_on(&key);
-            if !looks || acts && !ban.treatment.looks_real() {
+            if !awaits_account || acts && !ban.treatment.looks_real() {
                 ban.metrics.held(acts);
             }
             acts.then(|| ActiveBan {
@@ -258,7 +257,7 @@ impl Held for BanCheck {
         response.tasks.append(&mut self.striking());
     }
 
-    fn denied(&mut self) -> PendingTasks {
+    fn answered_here(&mut self) -> PendingTasks {
         self.striking()
     }
 }

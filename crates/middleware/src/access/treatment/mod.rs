@@ -194,13 +194,13 @@ impl PreparedTreatment {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
 
-    /// Treats a request whose client will be let in again after `retry_in`, on a route of these
-    /// treatments.
+    /// Treats a request whose client will be let in again after `retry_in`. `decoys` are those of its
+    /// route, if it has any.
     pub fn treat<Q: LimitedRequest, R: Send + 'static>(
         &self,
         request: Q,
         retry_in: Nanos,
-        on_route: Option<&RouteDecoys>,
+        decoys: Option<&RouteDecoys>,
     ) -> (Disposition, TreatmentAnswer<Q, R>) {
         match &self.treatment {
             Treatment::Reject(rejection) => {
@@ -208,11 +208,12 @@ impl PreparedTreatment {
                 (Disposition::Denied, TreatmentAnswer::Response(response))
             }
             Treatment::Shadow(_) => {
-                let answer = match on_route.and_then(|decoys| decoys.decoy(self)) {
+                let answer = match decoys.and_then(|decoys| decoys.decoy(self)) {
                     Some(shadow) => {
                         TreatmentAnswer::Later(Box::pin(Arc::clone(shadow).respond(request)))
                     }
-                    // Without a route every client gets 404, so a decoy would give the ban away.
+                    // It took no route, as all routes are behind all bans and lists. Then every client
+                    // gets 404, and a decoy would give the ban away.
                     None => TreatmentAnswer::Response(rejection::no_route()),
                 };
                 (Disposition::Shadowed, answer)

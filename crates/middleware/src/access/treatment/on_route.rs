@@ -45,8 +45,8 @@ impl RouteDecoys {
         has_some.then_some(decoys)
     }
 
-    /// The decoy of those who are kept out so; none on a route that is not behind the treatment's
-    /// list or ban.
+    /// The decoy of those who are kept out so; none for requests that took no route, which stand
+    /// behind no list and no ban.
     pub(super) fn decoy(&self, treatment: &PreparedTreatment) -> Option<&Arc<Shadow>> {
         let mut decoys = self.of_kept_out.iter();
         let found = decoys.find(|(of, _)| std::ptr::eq(&**of, treatment));

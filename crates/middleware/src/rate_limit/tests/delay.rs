@@ -148,8 +148,6 @@ async fn who_gets_no_place_in_flight_is_not_shown_what_could_be_lent() {
     assert!(field.contains("\"L\";r=1;t=1"), "{field}");
 }
 
-/// A debt that another definition of the limit made held up requests that could not be denied, and
-/// with no place left they passed while other limits got their units back.
 /// A refund took a unit off the window behind it.
 #[test]
 fn a_wait_makes_no_unit_of_a_window_owed_for_longer() {
@@ -166,6 +164,8 @@ fn a_wait_makes_no_unit_of_a_window_owed_for_longer() {
     assert_eq!(until, arrived + decision.reset_in);
 }
 
+/// A debt that another definition of the limit made held up requests that could not be denied, and
+/// with no place left they passed while other limits got their units back.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_never_denies_holds_no_request_up() {
     let max_buckets = NonZeroUsize::new(100).unwrap();
