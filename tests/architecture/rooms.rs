@@ -21,8 +21,9 @@ const LISTED: &str = include_str!("rooms.txt");
 /// The peers whose connections are refused are named where connections are accepted and where sockets
 /// are set up; and a ban in a dry run refuses none.
 /// What a route does with its decoys, and what a decision does where requests are shed, is said by these
-/// names again where it had been said by synonyms: a reader of `route.rs` or `pipeline.rs` knows both.
-const MOST_FILES: usize = 285;
+/// names again where it had been said by synonyms: a reader of `route.rs` or `pipeline.rs` knows both. The
+/// way of a request names as well where its client is told of its delay.
+const MOST_FILES: usize = 287;
 
 /// How many knots there are, and how many features they name together.
 const MOST_KNOTS: (usize, usize) = (0, 0);

@@ -201,8 +201,8 @@ impl RouteState {
         !self.concealed.is_empty() || self.decoys.is_some()
     }
 
-    /// Removes the headers that the upstream sends to Weir alone, and those that would tell made-up
-    /// responses from real ones.
+    /// Removes the headers that the upstream sends to Weir alone, and those that would tell decoys
+    /// from real responses.
     pub(super) fn conceal(&self, headers: &mut HeaderMap) {
         for name in &self.concealed {
             headers.remove(name);
@@ -218,9 +218,9 @@ impl RouteState {
         decoys.is_some_and(RouteDecoys::learn_from_all)
     }
 
-    /// Whether requests need a slot among those that are in flight to the upstream.
+    /// Whether the requests in flight to the upstream are limited, so that each needs a slot.
     #[inline]
-    pub(super) fn needs_slot(&self) -> bool {
+    pub(super) fn limits_concurrency(&self) -> bool {
         self.shedding.by_upstream.is_some()
     }
 

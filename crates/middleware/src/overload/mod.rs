@@ -85,7 +85,7 @@ impl OverloadShedding {
 
     /// Whether this worker has too much to do, and sheds anything.
     #[inline(always)]
-    pub(super) fn is_late(&self) -> bool {
+    pub(super) fn is_shedding(&self) -> bool {
         LEVEL.get() != ShedLevel::NONE
     }
 

@@ -22,11 +22,11 @@ use super::borrowing::{apply_wait, borrow};
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges, HeldCharges};
 use super::delay::DelayedRequest;
-use super::delay::told::ToldWait;
+use super::delay::told::ToldDelay;
 use super::in_flight::InFlight;
 use super::lease_request::{LeaseRequest, undecided};
 use super::look_ahead::LookAhead;
-use super::plan::{MissingValue, StoreQuery};
+use super::plan::{MissingValue, Purpose, StoreQuery};
 use super::response_context::ResponseContext;
 use super::spent::{Refund, Spent};
 use crate::Verdict;
@@ -103,18 +103,22 @@ impl PendingDecision {
     }
 
     /// Plans what the store is asked: about bans first, so that of two denials that the process
-    /// remembers the ban's answers. False where there is nothing to ask, and nothing learns from the
-    /// response.
+    /// remembers the ban's answers. About a request that `awaits_account`, the store is asked how
+    /// things stand. False where there is nothing to ask, and nothing learns from the response.
     #[inline(always)]
     pub(super) fn plan(
         &mut self,
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
         (access, backend): (Option<&AccessControl>, &Backend),
-        looks: bool,
+        awaits_account: bool,
     ) -> bool {
         let bans = access.and_then(|access| access.check(attributes, backend));
-        self.missing = self.plan_limits(attributes, body_bytes, looks, |_| ());
+        let purpose = match awaits_account {
+            true => Purpose::LookAhead,
+            false => Purpose::Decide,
+        };
+        self.missing = self.plan_limits(attributes, body_bytes, purpose, |_| ());
         let asks = bans.is_some() || self.missing.is_some() || !self.queried.is_empty();
         if !asks && !self.route.learns_from_all() {
             return false;
@@ -123,7 +127,7 @@ impl PendingDecision {
             self.batch.insert_many(0, checks);
             self.bans = Some(bans);
         }
-        if looks {
+        if awaits_account {
             let bans = self.bans_asked();
             self.look_ahead = Some(LookAhead::new(&mut self.batch, bans));
         }
@@ -138,7 +142,7 @@ impl PendingDecision {
         body_bytes: impl Fn() -> Option<u64>,
     ) -> bool {
         let aside = |query: &mut StoreQuery<'_>| query.set_aside();
-        drop(self.plan_limits(attributes, body_bytes, true, aside));
+        drop(self.plan_limits(attributes, body_bytes, Purpose::KeptOut, aside));
         !self.queried.is_empty()
     }
 
@@ -149,7 +153,7 @@ impl PendingDecision {
         body_bytes: impl Fn() -> Option<u64>,
     ) {
         let unasked = |query: &mut StoreQuery<'_>| query.clear();
-        drop(self.plan_limits(attributes, body_bytes, false, unasked));
+        drop(self.plan_limits(attributes, body_bytes, Purpose::Decide, unasked));
     }
 
     /// Plans what the limits are asked, changed by `change`: nothing if one lacks its value.
@@ -158,7 +162,7 @@ impl PendingDecision {
         &mut self,
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
-        looks: bool,
+        purpose: Purpose,
         change: impl FnOnce(&mut StoreQuery<'_>),
     ) -> Option<Box<MissingValue>> {
         let mut query = StoreQuery {
@@ -166,7 +170,7 @@ impl PendingDecision {
             claims: Vec::new(),
             queried: &mut self.queried,
             charges: &mut self.charges,
-            looks,
+            purpose,
         };
         if let Err(missing) = self.route.policy.plan(attributes, body_bytes, &mut query) {
             query.clear();
@@ -387,10 +391,10 @@ impl PendingDecision {
         context
     }
 
-    /// What tells the client of a request that goes on how long it waited for its turn.
-    pub(super) fn told_wait(&self) -> Option<Box<ToldWait>> {
+    /// What tells the client of a request that goes on how long it was delayed.
+    pub(super) fn told_delay(&self) -> Option<Box<ToldDelay>> {
         let delay = self.route.policy.delay.as_ref();
-        ToldWait::new(delay?, self.delay?)
+        ToldDelay::new(delay?, self.delay?)
     }
 
     /// For a request that limits deny.

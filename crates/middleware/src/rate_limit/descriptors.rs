@@ -22,7 +22,7 @@ use weir_telemetry::Disposition;
 use super::WaitSpreader;
 use super::decision::{Conclusion, Next, PendingDecision};
 use super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost, meaning};
-use super::plan::{StoreQuery, ends_in};
+use super::plan::{Purpose, StoreQuery, ends_in};
 use super::policy::{PreparedLimit, RoutePolicy};
 use crate::Verdict;
 use crate::backend::{Backend, BackgroundTasks};
@@ -283,7 +283,7 @@ impl PlannedCall {
             claims: Vec::new(),
             queried: &mut self.decision.queried,
             charges: &mut Vec::new(),
-            looks: false,
+            purpose: Purpose::Decide,
         };
         query.add(
             (limit, None),

@@ -49,7 +49,7 @@ pub(super) struct Settings {
     /// What notices proxies that nobody trusts, also where they are denied.
     pub(super) forwarded: Option<crate::ForwardedLayer>,
     /// None where workers that have too much to do shed no requests.
-    pub(super) worker: Option<Arc<OverloadShedding>>,
+    pub(super) overload: Option<Arc<OverloadShedding>>,
     pub(super) waits: WaitSpreader,
     /// Limits whose denials web pages cannot read.
     pub(super) unreadable: Arc<UnreadableDenials>,
@@ -202,7 +202,7 @@ impl RateLimitLayer {
         Self(Arc::new(Settings {
             backend: Backend::new(store),
             route: None,
-            worker: None,
+            overload: None,
             unrouted: Arc::new(unrouted),
             access: None,
             identification: None,

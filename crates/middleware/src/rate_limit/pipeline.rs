@@ -37,8 +37,8 @@ use crate::route::RouteState;
 use crate::{ClientIdentity, RequestContext, RequestHead, ResponseBody, Verdict};
 
 impl<S> RateLimit<S> {
-    /// Decides about a request, by the lists first; about one that `comes_again`, now that its
-    /// account is known.
+    /// Decides about a request, by the lists first. An overloaded worker may shed it here, unless it
+    /// `comes_again` with its account and the worker has decided before whether to.
     #[inline(always)]
     pub(super) fn start<Q: LimitedRequest>(
         &mut self,
@@ -52,8 +52,10 @@ impl<S> RateLimit<S> {
         let access = control.map(|control| (control, control.access(request.extensions())));
         match access {
             Some(_) if self.needs_account_for_lists(&request) => self.learn_account(request),
-            None | Some((_, Access::Unlisted)) => match &self.settings.worker {
-                Some(worker) if worker.is_late() => self.start_late(request, comes_again),
+            None | Some((_, Access::Unlisted)) => match &self.settings.overload {
+                Some(overload) if overload.is_shedding() => {
+                    self.ask_unless_shed(request, comes_again)
+                }
                 _ => self.ask(request),
             },
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
@@ -90,7 +92,7 @@ impl<S> RateLimit<S> {
         let conceals = route.conceals().then(|| Arc::clone(route));
         let mut context = ResponseContext::new(Verdict::new(Disposition::Unlimited), conceals);
         context.verdict.listed = listed;
-        if route.needs_slot() {
+        if route.limits_concurrency() {
             return self.pass_by_slot(request, context);
         }
         ResponseState::Forwarding {
@@ -125,10 +127,10 @@ impl<S> RateLimit<S> {
             return unidentified();
         }
         let access = settings.access.as_ref();
-        let looks = is_unverified && route.needs_account(access);
-        let kept_out = access.and_then(|it| KeptOut::standing(it, &attributes, looks));
+        let awaits_account = is_unverified && route.needs_account(access);
+        let kept_out = access.and_then(|it| KeptOut::standing(it, &attributes, awaits_account));
         if let Some(kept_out) = kept_out {
-            if kept_out.looks_real() && looks {
+            if awaits_account && kept_out.looks_real() {
                 return self.learn_account(request);
             }
             // Operators see that it goes on, as they do of clients whose bans are buckets.
@@ -139,7 +141,7 @@ impl<S> RateLimit<S> {
         let body_bytes = || size(request.body());
         let mut pending = PendingState::new(route, now);
         let decision = &mut pending.decision;
-        if !decision.plan(&attributes, body_bytes, (access, backend), looks) {
+        if !decision.plan(&attributes, body_bytes, (access, backend), awaits_account) {
             return self.pass(request, None);
         }
         let answer = decision.ask(backend);
@@ -341,7 +343,7 @@ impl PendingState {
         }
         let route = Arc::clone(&self.decision.route);
         match route.policy.denial(&self.decision.queried) {
-            None if route.needs_slot() => self.enter(limiter, request, in_flight),
+            None if route.limits_concurrency() => self.enter(limiter, request, in_flight),
             None => {
                 self.decision.count();
                 self.forward(limiter, request, in_flight, None)
@@ -392,7 +394,7 @@ impl PendingState {
         context.verdict.store = Some(store);
         context.hold(sample);
         // A sample must not have what Weir adds.
-        context.hold(self.decision.told_wait());
+        context.hold(self.decision.told_delay());
         if let Some(slot) = slot {
             context.hold_slot(slot, &request, &mut upload, charges.as_ref());
         }

@@ -31,9 +31,30 @@ pub(super) struct StoreQuery<'q> {
     pub(super) queried: &'q mut QueriedLimits,
     /// What is charged once the request is through; most requests leave nothing.
     pub(super) charges: &'q mut Vec<DeferredCharge>,
-    /// Whether the request is looked at and no more: its account is not known yet, or it is kept out.
-    /// Then limits by an account that it lacks are left out, and no subject is tracked.
-    pub(super) looks: bool,
+    pub(super) purpose: Purpose,
+}
+
+/// What the store is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To decide about the request.
+    Decide,
+    /// To see how things stand, as its account is not known yet.
+    LookAhead,
+    /// To count a request that is kept out, apart from others.
+    KeptOut,
+}
+
+impl Purpose {
+    /// Whether its limits note their subjects, which operators see.
+    fn tracks_subjects(self) -> bool {
+        self == Self::Decide
+    }
+
+    /// Whether limits by an account that the request lacks are left out.
+    fn may_lack_account(self) -> bool {
+        self != Self::Decide
+    }
 }
 
 impl RoutePolicy<PreparedLimit> {
@@ -55,20 +76,20 @@ impl RoutePolicy<PreparedLimit> {
                     admission,
                     overridden,
                 } if !admission.is_free || self.header_forms != HeaderForms::NONE => {
-                    let subject = match query.looks {
-                        true => None,
-                        false => limit.record_subject(
+                    let subject = match query.purpose.tracks_subjects() {
+                        true => limit.record_subject(
                             &admission.transaction,
                             attributes.now,
                             attributes.account,
                         ),
+                        false => None,
                     };
                     let mode = admission.mode;
                     let ends_in = ends_in(*overridden, attributes.now);
                     query.add((index, subject), mode, (admission, ends_in), longest_delay);
                 }
                 LimitMatch::Missing { source, .. }
-                    if query.looks && **source == KeySource::Account => {}
+                    if query.purpose.may_lack_account() && **source == KeySource::Account => {}
                 LimitMatch::Missing { acts: false, .. } => {
                     query.queried.missing_in_dry_run.get_or_insert(index);
                 }

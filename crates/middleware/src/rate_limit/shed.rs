@@ -34,7 +34,7 @@ impl RateLimitLayer {
     pub fn with_shedding(self, shedding: &Shedding) -> Self {
         let by_worker = shedding.by_worker().by_worker;
         self.with(|settings| {
-            settings.worker.clone_from(&by_worker);
+            settings.overload.clone_from(&by_worker);
             let own = settings.route.iter_mut();
             for route in own.chain([&mut settings.unrouted]) {
                 Arc::make_mut(route)
@@ -77,10 +77,10 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Decides about a request of a worker that has too much to do, before its limits are asked. One
+    /// Asks the limits about a request, unless this worker, which has too much to do, sheds it. One
     /// that `comes_again` has been here before its account was known.
     #[cold]
-    pub(super) fn start_late<Q: LimitedRequest>(
+    pub(super) fn ask_unless_shed<Q: LimitedRequest>(
         &mut self,
         request: Q,
         comes_again: bool,
