@@ -110,6 +110,7 @@ impl Simulation {
         let listed = match listed.unwrap_or(Access::Unlisted) {
             Access::Unlisted => None,
             Access::Allowed(_) => Some(("allow", Disposition::Unlimited)),
+            // Whatever the treatment: replays count it as a denial, and explanations describe it.
             Access::Blocked(_) => Some(("block", Disposition::Denied)),
         };
         if let Some((list, disposition)) = listed {
