@@ -193,7 +193,7 @@ impl Gateway {
 /// The stacks of a worker over services of its own, which the first request after a reload
 /// replaces.
 pub(super) struct WorkerStack<S> {
-    pub(super) stacks: Reloadable<Arc<Snapshot>, Stacks<S>>,
+    stacks: Reloadable<Arc<Snapshot>, Stacks<S>>,
     stores: WorkerStores,
     /// Work that outlives responses.
     tasks: BackgroundTasks,
@@ -219,6 +219,16 @@ impl<S: Clone + 'static> WorkerStack<S> {
             stores,
             tasks,
         })
+    }
+
+    /// Uses the stacks of the configuration in force.
+    pub(super) fn with<R>(&self, using: impl FnOnce(&mut Stacks<S>) -> R) -> R {
+        self.stacks.with(using)
+    }
+
+    /// Drops the stacks of earlier configurations even without requests.
+    pub(super) async fn follow(&self) -> Infallible {
+        self.stacks.follow().await
     }
 
     /// Waits until deferred charges and refunds of the last requests are done, and gives back all

@@ -78,8 +78,8 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         });
         let followed = Rc::clone(&started);
         let follow = async move {
-            let (gateway, stacks) = (&followed.gateway, &followed.stack.stacks);
-            tokio::join!(gateway.follow(&mut keepers), stacks.follow()).0
+            let (gateway, stack) = (&followed.gateway, &followed.stack);
+            tokio::join!(gateway.follow(&mut keepers), stack.follow()).0
         };
         Ok((started, follow))
     }
@@ -99,8 +99,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
             secure,
         });
         request.extensions_mut().insert(context);
-        let stacks = &self.stack.stacks;
-        stacks.with(|stacks| stacks.forwarding.call(request))
+        self.stack.with(|stacks| stacks.forwarding.call(request))
     }
 
     /// Serves a request to the admin API, which comes from this machine.

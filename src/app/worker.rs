@@ -105,7 +105,7 @@ pub(super) async fn run(
             stack.end().await;
             Ok(())
         }
-        never = stack.stacks.follow() => match never {},
+        never = stack.follow() => match never {},
     }
 }
 
@@ -237,6 +237,6 @@ impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
         if let Some(redirect) = &role.redirect_to_https {
             extensions.insert(redirect.clone());
         }
-        (stack.stacks).with(|stacks| stacks.call(role.decides, request))
+        stack.with(|stacks| stacks.call(role.decides, request))
     }
 }
