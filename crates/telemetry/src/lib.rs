@@ -34,7 +34,8 @@ pub use metrics::{
     BanMetrics, Bans, ConcurrencySample, DecisionSample, Failures, Family, Gauge, GaugeGuard,
     Handshake, LatencyCounts, LimitMetrics, Metrics, Name, OverloadMetrics, OverloadShed,
     PageFormat, ProxyHeader, RefusalMetrics, Refusals, RouteErrors, RouteMetrics, RouteSample,
-    ServerMetrics, Settled, ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
+    ServerMetrics, Settled, ShedRequests, ShedSample, StoreCallMetrics, UpstreamSample,
+    UpstreamServerSample,
 };
 #[cfg(feature = "otlp")]
 pub use otlp::TracerSettings;

@@ -206,12 +206,18 @@ struct Meaning {
     is_denied: bool,
     /// It was made to wait on purpose.
     is_made_to_wait: bool,
+    /// It was shed.
+    is_shed: bool,
+    /// The same requests would get it again by the same rules.
+    is_reproducible: bool,
 }
 
 const PASSES: Meaning = Meaning {
     is_refused: false,
     is_denied: false,
     is_made_to_wait: false,
+    is_shed: false,
+    is_reproducible: true,
 };
 
 const REFUSED: Meaning = Meaning {
@@ -228,11 +234,11 @@ impl Disposition {
     /// The table of dispositions, whose columns are asked below.
     const fn meaning(self) -> Meaning {
         match self {
-            Self::Allowed
-            | Self::WouldDeny
-            | Self::Unlimited
-            | Self::FailedOpen
-            | Self::Unrouted => PASSES,
+            Self::Allowed | Self::WouldDeny | Self::Unlimited | Self::Unrouted => PASSES,
+            Self::FailedOpen => Meaning {
+                is_reproducible: false,
+                ..PASSES
+            },
             Self::Delayed => Meaning {
                 is_made_to_wait: true,
                 ..PASSES
@@ -242,7 +248,15 @@ impl Disposition {
                 is_made_to_wait: true,
                 ..DENIED
             },
-            Self::Unavailable | Self::Shed => REFUSED,
+            Self::Unavailable => Meaning {
+                is_reproducible: false,
+                ..REFUSED
+            },
+            Self::Shed => Meaning {
+                is_shed: true,
+                is_reproducible: false,
+                ..REFUSED
+            },
         }
     }
 
@@ -264,17 +278,17 @@ impl Disposition {
     /// Whether the same requests would get it again by the same rules: it is not due to how things
     /// stood at the moment, as where the store was out of reach or too much was to do.
     pub const fn is_reproducible(self) -> bool {
-        !matches!(self, Self::FailedOpen | Self::Unavailable | Self::Shed)
+        self.meaning().is_reproducible
+    }
+
+    /// Whether the request was shed.
+    pub const fn is_shed(self) -> bool {
+        self.meaning().is_shed
     }
 
     /// The disposition with this word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
-    }
-
-    /// Whether the request was refused for all that there was to do, whoever sent it.
-    pub const fn is_for_load(self) -> bool {
-        matches!(self, Self::Shed)
     }
 
     pub(super) const fn index(self) -> usize {

@@ -164,7 +164,7 @@ impl Overload {
 
 /// What was shed in the last minute, for the sake of the gateway and of its upstreams.
 pub(super) fn findings(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
-    let own = own_overload(failures.shed_by_workers());
+    let own = own_overload(failures.shed.by_workers);
     own.into_iter().chain(of_routes(failures))
 }
 
@@ -183,8 +183,9 @@ fn own_overload(shed: u64) -> Option<GatewayFinding> {
 /// The routes of whose requests some were shed for the sake of an upstream, those of which the most
 /// were shed first.
 fn of_routes(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
-    let shed = failures.shed_by_upstreams().filter(|(_, shed)| *shed > 0);
-    let mut shed: Vec<_> = shed.collect();
+    let shed = failures.shed.by_upstreams.iter();
+    let shed = shed.map(|(name, shed)| (name, *shed));
+    let mut shed: Vec<_> = shed.filter(|(_, shed)| *shed > 0).collect();
     shed.sort_by_key(|(_, shed)| Reverse(*shed));
     let shed = shed.into_iter().take(MAX_ROUTES);
     shed.map(|(name, shed)| {
@@ -200,4 +201,38 @@ fn of_routes(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
                       and clients that matter less a low `priority`, so that they are shed first";
         GatewayFinding::new(Kind::Overload, text, remedy)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use weir_telemetry::Disposition;
+
+    use super::*;
+
+    #[test]
+    fn no_route_is_blamed_for_what_another_one_or_the_gateway_itself_shed() {
+        let metrics = Metrics::new();
+        let passed = Disposition::Allowed;
+        let (shop, search) = (metrics.route("shop"), metrics.route("search"));
+        shop.finished(StatusCode::OK, passed, Duration::ZERO);
+        search.finished(StatusCode::OK, passed, Duration::ZERO);
+        metrics.overload().of_route("search");
+        metrics.overload().of_route("shop").inc_by(3);
+        let of_worker = metrics.overload().of_priority("low");
+        of_worker.count(true);
+        of_worker.count(true);
+        of_worker.count(false);
+        let failures = metrics.failures();
+        let texts: Vec<_> = findings(&failures).map(|finding| finding.text).collect();
+        assert_eq!(
+            texts,
+            [
+                "2 requests in the last minute were shed by the gateway itself: a worker had more to do \
+                 than its CPU can handle",
+                "3 of 4 requests of route shop in the last minute were shed: there were more than can \
+                 be served",
+            ]
+        );
+    }
 }

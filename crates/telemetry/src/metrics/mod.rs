@@ -33,11 +33,13 @@ pub use self::handles::{
 pub(crate) use self::latency::Latency;
 pub use self::latency::LatencyCounts;
 pub use self::openmetrics::PageFormat;
-pub use self::overload::{ConcurrencySample, OverloadMetrics, OverloadShed, ShedSample};
+pub use self::overload::{
+    ConcurrencySample, OverloadMetrics, OverloadShed, ShedRequests, ShedSample,
+};
 pub use self::page::{Family, Name};
 use self::page::{Page, SampleKind};
+use self::recent::Remembered;
 pub use self::recent::{Failures, RouteErrors};
-use self::recent::{RecentCounters, Remembered};
 pub use self::refusals::{RefusalMetrics, Refusals};
 pub use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::striped::Counter;
@@ -83,7 +85,7 @@ pub struct Metrics {
     log_left_out: Counter,
     tail: Arc<Tail>,
     remembered: Remembered,
-    recent: RecentCounters,
+    overload: OverloadMetrics,
 }
 
 impl Metrics {
@@ -171,7 +173,7 @@ impl Metrics {
             load_error: Mutex::default(),
             tail: Arc::default(),
             remembered: Remembered::default(),
-            recent: RecentCounters::default(),
+            overload: OverloadMetrics::new(&page),
             page,
         };
         for succeeded in [true, false] {

@@ -2,27 +2,36 @@
 //! handle, and of upstreams whose requests in flight are limited. Those of workers are on the page
 //! where requests are shed for that, and from then on.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::Metrics;
-use super::page::{Family, Name, SampleKind};
-use super::recent::{Failures, RecentCounters};
+use super::page::{Family, Name, Page, SampleKind};
 use crate::striped;
-
-/// What is counted for findings.
-const BY_WORKERS: &str = "requests that workers shed";
-const BY_UPSTREAMS: &str = "requests that were shed for the sake of their upstream";
 
 /// The counts of requests that are shed. Clones share them.
 #[derive(Clone, Debug)]
 pub struct OverloadMetrics {
     delay: Family<Gauge<f64, AtomicU64>>,
     shed: Family<Counter>,
-    recent: RecentCounters,
+    /// Those that workers shed, for findings.
+    by_workers: striped::Counter,
+    /// By route, those that were shed for the sake of their upstream, for findings.
+    by_upstreams: Arc<Mutex<BTreeMap<Arc<str>, striped::Counter>>>,
+}
+
+/// Requests that were shed: until now, or since some time.
+#[derive(Clone, Debug, Default)]
+pub struct ShedRequests {
+    /// As their worker had more to do than its CPU can handle.
+    pub by_workers: u64,
+    /// For the sake of their upstream, by route.
+    pub by_upstreams: BTreeMap<Arc<str>, u64>,
 }
 
 /// The counters of a priority.
@@ -30,7 +39,8 @@ pub struct OverloadMetrics {
 pub struct OverloadShed {
     shed: Counter,
     would_deny: Counter,
-    recent: striped::Counter,
+    /// That of all priorities.
+    by_workers: striped::Counter,
 }
 
 /// The state of the limit on an upstream's requests in flight.
@@ -58,8 +68,7 @@ pub struct ShedSample {
 }
 
 impl OverloadMetrics {
-    fn new(metrics: &Metrics) -> Self {
-        let page = &metrics.page;
+    pub(super) fn new(page: &Page) -> Self {
         Self {
             delay: page.metric(Name::new(
                 "weir_worker_delay_seconds",
@@ -71,7 +80,8 @@ impl OverloadMetrics {
                 "Requests that were shed as their worker has more to do than its CPU can handle, \
                  by priority and decision",
             )),
-            recent: metrics.recent.clone(),
+            by_workers: striped::Counter::default(),
+            by_upstreams: Arc::default(),
         }
     }
 
@@ -95,26 +105,38 @@ impl OverloadMetrics {
         OverloadShed {
             shed: counter("shed"),
             would_deny: counter("would_deny"),
-            recent: self.recent.counter(BY_WORKERS, "all"),
+            by_workers: self.by_workers.clone(),
         }
     }
 
     /// The counter of a route's requests that are shed for the sake of their upstream, for findings;
     /// the same for the same route.
     pub fn of_route(&self, route: &str) -> striped::Counter {
-        self.recent.counter(BY_UPSTREAMS, route)
+        let mut routes = self.by_upstreams.lock();
+        routes.entry(route.into()).or_default().clone()
+    }
+
+    /// What was shed until now.
+    pub(super) fn sample(&self) -> ShedRequests {
+        let routes = self.by_upstreams.lock();
+        let by_upstreams = routes
+            .iter()
+            .map(|(name, shed)| (Arc::clone(name), shed.get()));
+        ShedRequests {
+            by_workers: self.by_workers.get(),
+            by_upstreams: by_upstreams.collect(),
+        }
     }
 }
 
-impl Failures {
-    /// Requests that were shed as their worker had more to do than its CPU can handle.
-    pub fn shed_by_workers(&self) -> u64 {
-        self.counted(BY_WORKERS).map(|(_, count)| count).sum()
-    }
-
-    /// By route, the requests that were shed for the sake of their upstream.
-    pub fn shed_by_upstreams(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
-        self.counted(BY_UPSTREAMS)
+impl ShedRequests {
+    /// What was shed since then.
+    pub(super) fn since(mut self, before: &Self) -> Self {
+        self.by_workers -= before.by_workers;
+        for (route, shed) in &mut self.by_upstreams {
+            *shed -= before.by_upstreams.get(route).copied().unwrap_or_default();
+        }
+        self
     }
 }
 
@@ -123,7 +145,7 @@ impl OverloadShed {
     pub fn count(&self, is_shed: bool) {
         if is_shed {
             self.shed.inc();
-            self.recent.inc();
+            self.by_workers.inc();
         } else {
             self.would_deny.inc();
         }
@@ -131,9 +153,9 @@ impl OverloadShed {
 }
 
 impl Metrics {
-    /// The metrics of requests that are shed. To ask for them takes a lock, so it is done at load time.
+    /// The metrics of requests that are shed.
     pub fn overload(&self) -> OverloadMetrics {
-        OverloadMetrics::new(self)
+        self.overload.clone()
     }
 
     /// Shows, at every scrape, the limits on requests in flight of the upstreams that have one, by

@@ -1,13 +1,14 @@
 //! The failures of the last minute, as differences of counters, so that they cost requests nothing.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Counter, Metrics, Refusals, RouteSample};
+use super::overload::ShedRequests;
+use super::{Metrics, Refusals, RouteSample};
 use crate::Disposition;
 
 /// Between samples of counters.
@@ -24,31 +25,8 @@ pub(super) struct Remembered(Mutex<VecDeque<(Instant, Counts)>>);
 struct Counts {
     routes: HashMap<Arc<str>, RouteErrors>,
     failed_store_calls: u64,
-    of_features: FeatureCounts,
+    shed: ShedRequests,
     refused: u64,
-}
-
-/// Events that a feature counts, and the route or the like that they are of.
-type Counted = (&'static str, Arc<str>);
-
-type FeatureCounts = BTreeMap<Counted, u64>;
-
-/// What features count for findings about the last minute, and not for the page. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RecentCounters(Arc<Mutex<BTreeMap<Counted, Counter>>>);
-
-impl RecentCounters {
-    /// The counter of these events of a route or the like; the same for the same ones.
-    pub(super) fn counter(&self, events: &'static str, of: &str) -> Counter {
-        let mut counters = self.0.lock();
-        counters.entry((events, of.into())).or_default().clone()
-    }
-
-    fn counts(&self) -> FeatureCounts {
-        let counters = self.0.lock();
-        let counts = counters.iter().map(|(of, count)| (of.clone(), count.get()));
-        counts.collect()
-    }
 }
 
 /// Requests that limits, bans and lists let through, those that failed, and those that were held.
@@ -69,7 +47,8 @@ pub struct Failures {
     pub routes: Vec<(Arc<str>, RouteErrors)>,
     /// Calls of the store.
     pub failed_store_calls: u64,
-    of_features: FeatureCounts,
+    /// Requests that were shed.
+    pub shed: ShedRequests,
     /// Those who are refused now, and what was refused of them.
     pub refusals: Refusals,
 }
@@ -116,17 +95,15 @@ impl Metrics {
         let mut routes: Vec<_> = routes.collect();
         routes.sort_by(|(one, _), (other, _)| one.cmp(other));
         let failed_before = before.map_or(0, |before| before.failed_store_calls);
-        let of_features = now.of_features.into_iter().map(|(of, now)| {
-            let before = before.and_then(|before| before.of_features.get(&of));
-            let since = now - before.copied().unwrap_or_default();
-            (of, since)
-        });
-        let of_features = of_features.collect();
+        let shed = match before {
+            Some(before) => now.shed.since(&before.shed),
+            None => now.shed,
+        };
         let refused_before = before.map_or(0, |before| before.refused);
         Failures {
             routes,
             failed_store_calls: now.failed_store_calls - failed_before,
-            of_features,
+            shed,
             refusals: Refusals {
                 connections: now.refused - refused_before,
                 ..self.refusals.sample()
@@ -141,7 +118,7 @@ impl Metrics {
                 .map(|(name, sample)| (name, (&sample).into()))
                 .collect(),
             failed_store_calls: self.failed_store_calls.get(),
-            of_features: self.recent.counts(),
+            shed: self.overload.sample(),
             refused: self.refusals.sample().connections,
         }
     }
@@ -152,7 +129,7 @@ impl From<&RouteSample> for RouteErrors {
         let counts = sample.decisions.iter().zip(sample.server_errors);
         let decided = Disposition::ALL.into_iter().zip(counts);
         decided.fold(Self::default(), |sum, (decision, (requests, failed))| {
-            if decision.is_for_load() {
+            if decision.is_shed() {
                 return sum;
             }
             match decision.lets_through() {
@@ -167,15 +144,6 @@ impl From<&RouteSample> for RouteErrors {
                 },
             }
         })
-    }
-}
-
-impl Failures {
-    /// These events, by the routes or the like that they are of.
-    pub(super) fn counted(&self, events: &'static str) -> impl Iterator<Item = (&Arc<str>, u64)> {
-        let all = self.of_features.iter();
-        let found = all.filter(move |((counted, _), _)| *counted == events);
-        found.map(|((_, of), count)| (of, *count))
     }
 }
 
@@ -195,7 +163,7 @@ mod tests {
         assert_eq!(metrics.failures().routes[0].1, RouteErrors::default());
         let of_routes = || {
             let failures = metrics.failures();
-            let of_routes = failures.shed_by_upstreams();
+            let of_routes = failures.shed.by_upstreams.into_iter();
             let named = of_routes.map(|(name, count)| (name.to_string(), count));
             named.collect::<Vec<_>>()
         };

@@ -15,13 +15,12 @@ use weir_limit::{Algorithm, Alignment, ConcurrencyBounds, Mode, Priority, Transa
 use weir_rules::{Cost, Enforcement, MeasuredCost};
 use weir_runtime::send_gate::SendGate;
 use weir_store::{Memory, MemorySettings};
-use weir_telemetry::{Counter, UpstreamOutcome};
+use weir_telemetry::UpstreamOutcome;
 
 use super::counting::Slow;
 use super::*;
-use crate::concurrency::RouteConcurrency;
 use crate::identify::identity;
-use crate::{ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteShedding};
+use crate::{ConcurrencyLimiter, ConcurrencySettings, Shedding, SheddingSettings};
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 
@@ -58,23 +57,34 @@ fn layer_above(
     limiter: &ConcurrencyLimiter,
     priority: Priority,
 ) -> RateLimitLayer {
+    let metrics = Metrics::new();
+    counted_layer(
+        &metrics,
+        reads_bodies_first,
+        store,
+        limits,
+        limiter,
+        priority,
+    )
+}
+
+/// The same, with these metrics.
+fn counted_layer(
+    metrics: &Arc<Metrics>,
+    reads_bodies_first: bool,
+    store: &Arc<impl Store>,
+    limits: Vec<LimitUse>,
+    limiter: &ConcurrencyLimiter,
+    priority: Priority,
+) -> RateLimitLayer {
     let policy = policy(OnDenied::Reject(Rejection::default()), limits);
     let clock = ManualClock::new(Timestamp::from_nanos(1 << 60));
-    let concurrency = RouteConcurrency {
-        limiter: limiter.clone(),
-        priority,
-        clients: Arc::new(ClientPriorities::default()),
-        reads_bodies_first,
-        shed: Counter::default(),
-    };
-    RateLimitLayer::new(Arc::clone(store) as _, policy, &Metrics::new())
+    let shedding = Shedding::new(&SheddingSettings::default(), metrics);
+    let shedding = shedding.of_route(&policy.name, priority, Some(limiter), reads_bodies_first);
+    RateLimitLayer::new(Arc::clone(store) as _, policy, metrics)
         .with_clock(Arc::new(clock))
         .with(|settings| {
             let route = settings.route.take();
-            let shedding = RouteShedding {
-                by_upstream: Some(concurrency),
-                ..RouteShedding::default()
-            };
             settings.route = route.map(|route| route.with_shedding(shedding));
         })
 }
@@ -378,6 +388,48 @@ async fn a_request_that_is_shed_when_its_body_has_been_read_is_charged_by_no_lim
             "{name}"
         );
     }
+}
+
+/// An app that never responds, behind a proxy that may read bodies first.
+async fn silent(mut request: Request<Metered<Body>>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let gate = request.extensions_mut().remove::<SendGate>();
+    let _ = request.into_body().collect().await;
+    if let Some(gate) = gate {
+        gate.pass().await;
+    }
+    std::future::pending().await
+}
+
+/// What findings tell of a route's requests when one of two finds no slot.
+async fn found_of_one_shed(
+    reads_bodies_first: bool,
+    limits: Vec<LimitUse>,
+) -> Vec<(Arc<str>, u64)> {
+    let store = Arc::new(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::new(100).unwrap(),
+    }));
+    let (metrics, limiter) = (Metrics::new(), limiter(NonZeroU32::MIN));
+    let (reads, priority) = (reads_bodies_first, Priority::Normal);
+    let layer = counted_layer(&metrics, reads, &store, limits, &limiter, priority);
+    let service = layer.layer(service_fn(silent));
+    let send = || service.clone().oneshot(upload_after(Duration::ZERO));
+    let waiting = tokio::spawn(send());
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(send().await.unwrap().status(), 503);
+    waiting.abort();
+    Vec::from_iter(metrics.failures().shed.by_upstreams)
+}
+
+/// Each of these ways counts by a call of its own.
+#[tokio::test(start_paused = true)]
+async fn no_request_that_is_shed_is_missing_from_findings_whichever_way_it_went() {
+    let (name, cost, quota) = quotas(25)[0];
+    let limited = || vec![limit_of(name, quota, cost)];
+    let unlimited = found_of_one_shed(false, Vec::new()).await;
+    let before = found_of_one_shed(false, limited()).await;
+    let after = found_of_one_shed(true, limited()).await;
+    let one = || vec![(Arc::from("all"), 1)];
+    assert_eq!([unlimited, before, after], [one(), one(), one()]);
 }
 
 /// Its request was never let through, and its body had been read.
