@@ -163,9 +163,9 @@ impl Connection {
 
     pub(super) async fn call(&self, request: Request) -> RequestResult {
         let answer = self.send(request).await;
-        // Without an answer the task that drives the connection is gone: the runtime is ending.
+        // Never: it is answered at the latest when the connection ends, which lasts as long as this.
         answer.unwrap_or_else(|_| {
-            let what = "the runtime is ending";
+            let what = "the connection was dropped";
             Err(Arc::new(io::Error::other(what).into()))
         })
     }

@@ -227,7 +227,8 @@ impl Gateway {
         self.log.lock().unwrap().join("\n")
     }
 
-    /// What is on standard error once it has this text, which comes there without regard to the log.
+    /// Waits until standard error has this text, and returns all that it has by then. Neither it nor
+    /// the log waits for what is read of the other.
     pub(crate) fn tells(&self, text: &str) -> String {
         eventually(text, || {
             Some(self.errors()).filter(|errors| errors.contains(text))

@@ -355,7 +355,7 @@ pub struct LimitDefinition {
     pub text: String,
     /// What its buckets are for, in words.
     pub per: String,
-    /// Its name.
+    /// The name of the algorithm.
     pub algorithm: String,
     /// Units that may pass at once, or the count of a window.
     pub burst: u64,
