@@ -1,6 +1,11 @@
 //! Findings as they are shown: what needs attention, of a gateway itself or of subjects of limits, and
 //! what can be done.
 
+#![allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
+
 use std::borrow::Cow;
 
 #[cfg(feature = "schema")]
@@ -9,10 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::scope::Counted;
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Findings {
@@ -25,10 +26,6 @@ pub struct Findings {
 }
 
 /// Something about a gateway, and what can be done.
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct GatewayFinding {
@@ -130,10 +127,6 @@ impl GatewayFindingKind {
     }
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Finding {
@@ -195,10 +188,6 @@ impl FindingKind {
     }
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FoundBan {
@@ -210,10 +199,6 @@ pub struct FoundBan {
 }
 
 /// What can be done about a finding.
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Remedy {
@@ -241,10 +226,6 @@ impl Remedy {
     }
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Clone, Copy, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -255,10 +236,6 @@ pub enum RemedyAction {
 }
 
 /// Higher parameters of a limit; the members are those of an override.
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct RaisedLimit {

@@ -1,5 +1,10 @@
 //! Whose figures an answer counts: those of one gateway, or of its fleet, added up.
 
+#![allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
+
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,10 +42,6 @@ impl Scope<'_> {
 }
 
 /// Whose figures are shown.
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Counted {
@@ -59,10 +60,6 @@ pub struct Counted {
     pub alone: Option<String>,
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -1,5 +1,10 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
+#![allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
+
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -20,10 +25,6 @@ const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, 
 /// Subjects that an answer lists where the request does not say.
 const COUNT: usize = 20;
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Top {
@@ -34,10 +35,6 @@ pub struct Top {
     pub subjects: Vec<TopSubject>,
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct TopSubject {

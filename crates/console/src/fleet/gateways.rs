@@ -1,5 +1,10 @@
 //! The gateways as they are shown.
 
+#![allow(
+    missing_docs,
+    reason = "docs/openapi.json describes members by their comments, and some need none"
+)]
+
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -24,10 +29,6 @@ pub struct Gateways {
     pub configurations: Vec<OtherConfiguration>,
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Gateway {
@@ -57,10 +58,6 @@ pub struct Gateway {
     pub counts: Option<GatewayCounts>,
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct GatewayCounts {
@@ -76,10 +73,6 @@ pub struct GatewayCounts {
     pub connections: u64,
 }
 
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct OtherConfiguration {
@@ -91,10 +84,6 @@ pub struct OtherConfiguration {
 }
 
 /// A limit of which two configurations have different definitions.
-#[allow(
-    missing_docs,
-    reason = "docs/openapi.json describes members by their comments, and some need none"
-)]
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct LimitDifference {
