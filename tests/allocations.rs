@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weir::internals::{Layers, SharedState};
+use weir::internals::{ActiveUpstreams, Layers, SharedState};
 use weir::rules::HashKey;
 use weir::telemetry::Metrics;
 
@@ -71,7 +71,11 @@ fn layers_with(quota: &str) -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &[], &SharedState::new(&metrics, None))
+    Layers::new(
+        &settings,
+        &ActiveUpstreams::default(),
+        &SharedState::new(&metrics, None),
+    )
 }
 
 /// Sends one request and reads its response, which ends with `hello`.

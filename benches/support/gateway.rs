@@ -55,7 +55,7 @@ fn gateway(layers: fn() -> Layers, listener: TcpListener, upstream: SocketAddr) 
         let servers = vec![upstream.into()];
         let proxy =
             Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).assume_checked();
-        let services = UpstreamRouter::new(vec![proxy; 8]);
+        let services = UpstreamRouter::new(vec![Some(proxy); 8], []);
         let backend = Backend {
             leases,
             ..Backend::new(store)

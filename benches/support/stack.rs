@@ -9,7 +9,8 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
 use weir::internals::{
-    Backend, BoxedRequest, Layers, LimitedBody, Metered, SharedState, UpstreamRouter,
+    ActiveUpstreams, Backend, BoxedRequest, Layers, LimitedBody, Metered, SharedState,
+    UpstreamRouter,
 };
 use weir::middleware::{Peer, RequestContext};
 use weir::rules::HashKey;
@@ -64,7 +65,11 @@ pub(crate) fn layers_with(keys: &str) -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &[], &SharedState::new(&metrics, None))
+    Layers::new(
+        &settings,
+        &ActiveUpstreams::default(),
+        &SharedState::new(&metrics, None),
+    )
 }
 
 fn request(path: &str) -> Request<Body> {
@@ -95,7 +100,7 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
         },
     );
     let leases = Arc::new(store.leases().clone());
-    let services = UpstreamRouter::new(vec![upstream; 8]);
+    let services = UpstreamRouter::new(vec![Some(upstream); 8], []);
     let backend = Backend {
         leases,
         ..Backend::new(store)

@@ -16,6 +16,7 @@ use weir_telemetry::events::LastWarning;
 
 use super::forward_auth::refusal;
 use super::stack::{Checked, Layers, SharedState};
+use super::upstreams::ActiveUpstreams;
 
 /// The service for calls. `S` is the service of an upstream, which it never calls.
 pub(super) type EnvoyStack<S> = TrustedPeers<Checked<EnvoyRateLimit<UpstreamRouter<S>>>>;
@@ -38,7 +39,12 @@ impl EnvoyLayers {
     /// Prepares all that workers share, from the same values as [`Layers::new`].
     pub(super) fn new(settings: &Settings, service: &EnvoyService, shared: &SharedState) -> Self {
         let calls = settings.for_calls(&service.route);
-        let layers = Layers::on(ListenerKind::Decide, &calls, &[], shared);
+        let layers = Layers::on(
+            ListenerKind::Decide,
+            &calls,
+            &ActiveUpstreams::default(),
+            shared,
+        );
         Self {
             trusted: ForwardAuthLayer::new(settings.decides_for().unwrap_or_default()),
             layers: layers.refusing(refusal),

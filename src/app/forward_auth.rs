@@ -10,6 +10,7 @@ use weir_middleware::{Backend, ForwardAuth, ForwardAuthLayer, SubrequestError, U
 use weir_telemetry::ListenerKind;
 
 use super::stack::{self, Layers, SharedState, Stack};
+use super::upstreams::ActiveUpstreams;
 
 /// The gateway as a service for subrequests. `S` is the service of an upstream, which it never
 /// calls.
@@ -27,7 +28,12 @@ impl ForwardAuthLayers {
     pub(super) fn new(settings: &Settings, shared: &SharedState) -> Self {
         let trusted = settings.decides_for().unwrap_or_default();
         let settings = settings.for_decisions();
-        let layers = Layers::on(ListenerKind::Decide, &settings, &[], shared);
+        let layers = Layers::on(
+            ListenerKind::Decide,
+            &settings,
+            &ActiveUpstreams::default(),
+            shared,
+        );
         Self {
             forward_auth: ForwardAuthLayer::new(trusted),
             layers: layers.refusing(refusal),

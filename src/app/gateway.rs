@@ -23,7 +23,7 @@ use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, S
 use super::stack::SharedState;
 use super::stacks::Stacks;
 use super::stores::{SharedStores, Stores, WorkerStores};
-use super::upstreams::ActiveUpstream;
+use super::upstreams::ActiveUpstreams;
 
 /// Interval of sweeps of a part of the memory store.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -73,7 +73,7 @@ impl Gateway {
         let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
         let (publish, snapshots) = watch::channel(Arc::new(snapshot));
         let sampled = snapshots.clone();
-        ActiveUpstream::show(&metrics, move || sampled.borrow().upstreams().to_vec());
+        ActiveUpstreams::show(&metrics, move || sampled.borrow().upstreams.clone());
         let files = (loaded, inputs);
         let gateway = Self {
             reloads: Reloads::new(source, files, publish, process_state),

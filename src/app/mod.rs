@@ -70,6 +70,8 @@ use self::sockets::{AddressKey, OpenSockets, Sockets, UdpSockets};
 pub(crate) use self::stack::refusal;
 #[cfg(feature = "internals")]
 pub use self::stack::{Layers, SharedState};
+#[cfg(feature = "internals")]
+pub use self::upstreams::ActiveUpstreams;
 use weir_config::Settings;
 use weir_logging::{LogError, LogLevel};
 use weir_telemetry::Metrics;

@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
-use weir_config::{LoadResult, OverrideCheck, Settings};
+use weir_config::{LoadResult, OverrideCheck, Settings, Upstream};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_proxy::Server;
 use weir_rules::HashKey;
 use weir_runtime::blocking;
 use weir_runtime::sync::Mutex;
-use weir_telemetry::{Metrics, UpstreamSample, events};
+use weir_telemetry::{Metrics, events};
 use weir_yaml::Inputs;
 
 use super::features::Features;
@@ -32,7 +32,7 @@ use super::sockets::Sockets;
 use super::stack::SharedState;
 use super::stacks::StackLayers;
 use super::startup_log::{self, RestartOnlySettings};
-use super::upstreams::ActiveUpstream;
+use super::upstreams::ActiveUpstreams;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -91,8 +91,7 @@ pub(super) struct Snapshot {
     pub(super) sockets: Sockets,
     /// Whether an upstream gets PROXY headers.
     pub(super) sends_proxy_headers: bool,
-    /// The upstreams of the settings, in their order.
-    upstreams: Vec<ActiveUpstream>,
+    pub(super) upstreams: ActiveUpstreams,
 }
 
 impl Snapshot {
@@ -109,18 +108,17 @@ impl Snapshot {
         let (mut settings, checks) = loaded.with_overrides(&written, process.clock.now());
         let checked = overrides.iter().cloned().zip(checks);
         let checked = checked.map(|(kept, check)| CheckedOverride { kept, check });
-        for upstream in &mut settings.upstreams {
-            let upstream = Arc::make_mut(upstream);
+        if let Some(earlier) = earlier {
+            settings.account.inherit(&earlier.settings.account);
+        }
+        let complete = |upstream: &mut Upstream| {
             if upstream.is_demo {
                 upstream.settings.servers = vec![Server::from(around.demo_upstream)];
             }
             around.features.complete(&mut upstream.settings);
-        }
-        if let Some(earlier) = earlier {
-            settings.account.inherit(&earlier.settings.account);
-        }
-        let upstreams = earlier.map_or(&[][..], Self::upstreams);
-        let upstreams = ActiveUpstream::all(&settings, upstreams);
+        };
+        let known = earlier.map(|earlier| &earlier.upstreams);
+        let upstreams = ActiveUpstreams::new(&settings, complete, known);
         let sockets = around.sockets.clone();
         let (redirects, decides) = (sockets.redirect_to_https(), sockets.decide());
         let layers = StackLayers::new(&settings, &upstreams, &around.shared, redirects, decides);
@@ -141,14 +139,6 @@ impl Snapshot {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
-    }
-
-    pub(super) fn upstreams(&self) -> &[ActiveUpstream] {
-        &self.upstreams
-    }
-
-    pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
-        self.upstreams.iter().map(ActiveUpstream::sample).collect()
     }
 }
 

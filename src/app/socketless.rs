@@ -58,9 +58,9 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         let loaded = (settings, read.inputs);
         let (gateway, mut keepers) = Gateway::start(source, loaded, environment).await?;
         let services = move |snapshot: &Snapshot| {
-            let upstreams = snapshot.upstreams().iter();
-            let upstreams = upstreams.map(|active| upstream(&active.upstream.settings.name));
-            stack::services(&snapshot.settings, upstreams.collect(), |_, upstream| {
+            let upstreams = snapshot.upstreams.iter();
+            let upstreams = upstreams.map(|active| (active.name(), upstream(&active.name())));
+            stack::services(&snapshot.settings, upstreams, |_, upstream| {
                 upstream.clone()
             })
         };

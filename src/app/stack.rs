@@ -1,11 +1,11 @@
 //! The tower stack: every layer of the gateway, in the order in which a request meets them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderName, Response, StatusCode, Version, request};
+use http::{HeaderName, Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
 use weir_config::{Settings, StoreSettings};
@@ -15,15 +15,14 @@ use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, AccessState, Backend, BodyLimit, BodyLimitLayer,
     Forwarded, ForwardedLayer, HttpsRedirect, Identify, IdentifyLayer, RateLimit, RateLimitLayer,
     Refusal, RejectInvalid, RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps,
-    Route, RouteLayer, RoutePolicy, RouteState, Shedding, UnreadableDenials, UpstreamId,
-    UpstreamRouter, WaitSpreader,
+    Route, RouteLayer, RoutePolicy, RouteState, Shedding, UnreadableDenials, UpstreamRouter,
+    WaitSpreader,
 };
-use weir_proxy::{Protocol, Server};
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::OnFailure;
 use weir_telemetry::{Disposition, ListenerKind, Metrics, Tail, Tracer};
 
-use super::upstreams::ActiveUpstream;
+use super::upstreams::ActiveUpstreams;
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> = Checked<RateLimit<Forwarded<UpstreamRouter<S>>>>;
@@ -79,37 +78,20 @@ impl SharedState {
     }
 }
 
-/// The services that requests go to: those of the upstreams, where diverted requests go too, and
-/// after them one for each route with an upstream, which has the route's own bounds.
+/// The services that requests go to: those of the upstreams by their names, where diverted requests
+/// go, and of each route with an upstream that which `of_route` makes of it.
 pub(super) fn services<S>(
     settings: &Settings,
-    upstreams: Vec<S>,
+    upstreams: impl Iterator<Item = (Arc<str>, S)>,
     of_route: impl Fn(&weir_config::Route, &S) -> S,
 ) -> UpstreamRouter<S> {
-    let of_routes: Vec<_> = settings
-        .routes
-        .iter()
-        .filter_map(|route| Some(of_route(route, upstreams.get(route.upstream?.0)?)))
-        .collect();
-    UpstreamRouter::new(upstreams.into_iter().chain(of_routes))
-}
-
-/// The places that [`services`] gives the routes; none to one that answers itself.
-fn services_of_routes(settings: &Settings) -> impl Iterator<Item = Option<UpstreamId>> {
-    let mut free = settings.upstreams.len()..;
-    let routes = settings.routes.iter();
-    routes.map(move |route| route.upstream.and_then(|_| free.next().map(UpstreamId)))
-}
-
-/// The version of HTTP by which a route's upstream responds. Where it is agreed upon with each
-/// server, HTTP/2 is what Weir asks for first.
-fn upstream_version(settings: &Settings, route: &weir_config::Route) -> Version {
-    let upstream = settings.upstream_of(route);
-    let server = upstream.and_then(|upstream| upstream.settings.servers.first());
-    match server.map(Server::protocol) {
-        None | Some(Protocol::Http1) => Version::HTTP_11,
-        Some(Protocol::Http2 | Protocol::Auto) => Version::HTTP_2,
-    }
+    let upstreams: HashMap<_, _> = upstreams.collect();
+    let of_routes = settings.routes.iter().map(|route| {
+        let upstream = upstreams.get(route.upstream_name()?)?;
+        Some(of_route(route, upstream))
+    });
+    let of_routes: Vec<_> = of_routes.collect();
+    UpstreamRouter::new(of_routes, upstreams)
 }
 
 /// What is answered without an upstream, to every client.
@@ -132,7 +114,7 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 
 impl Layers {
     /// Prepares all that workers share, for listeners that forward.
-    pub fn new(settings: &Settings, upstreams: &[ActiveUpstream], shared: &SharedState) -> Self {
+    pub fn new(settings: &Settings, upstreams: &ActiveUpstreams, shared: &SharedState) -> Self {
         Self::on(ListenerKind::Forward, settings, upstreams, shared)
     }
 
@@ -140,7 +122,7 @@ impl Layers {
     pub(super) fn on(
         listener: ListenerKind,
         settings: &Settings,
-        upstreams: &[ActiveUpstream],
+        upstreams: &ActiveUpstreams,
         shared: &SharedState,
     ) -> Self {
         let metrics = &shared.metrics;
@@ -148,23 +130,19 @@ impl Layers {
         let shedding = Shedding::new(&settings.shedding, metrics);
         let access = shared.access.control(settings.access.clone(), metrics);
         let of_all = ResponseSteps::of_all_responses().and(&settings.response_steps);
-        let routes = settings.routes.iter().zip(services_of_routes(settings));
-        let routes = routes.map(|(route, service)| {
+        let routes = settings.routes.iter().map(|route| {
             let route_metrics = metrics.route(&route.policy.name).on(listener);
             route_metrics.expect(possible_decisions(settings, &shedding, Some(route)));
             let policy = route.policy.clone();
-            let state = RouteState::new(policy, service, &route.action, &access, metrics);
+            let state = RouteState::new(policy, &route.action, &access, metrics);
             let steps = route.response_steps.and(&of_all);
             let state = state
                 .on(listener)
                 .with_bounds(route.bounds)
                 .with_response_steps(steps)
-                .with_upstream_version(upstream_version(settings, route));
-            let upstream = route
-                .upstream
-                .and_then(|upstream| upstreams.get(upstream.0));
-            let shedding = ActiveUpstream::shedding(upstream, &shedding, route);
-            (route.matcher.clone(), state.with_shedding(shedding))
+                .with_upstream_version(upstreams.version_on(route))
+                .with_shedding(upstreams.shedding_on(route, &shedding));
+            (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
         let mut routes = settings.routes.iter();
@@ -314,7 +292,7 @@ fn possible_decisions(
     let limited = policy.filter(|policy| !policy.limits.is_empty());
     // What is refused before it is counted is unlimited on every route.
     let mut all = vec![Disposition::Unlimited];
-    let upstream = route.and_then(|route| settings.upstream_of(route));
+    let upstream = route.and_then(|route| route.upstream.as_ref());
     all.extend(shedding.disposition(upstream.and_then(|it| it.concurrency.as_ref())));
     all.extend(route.is_none().then_some(Disposition::Unrouted));
     all.extend(limited.into_iter().flat_map(RoutePolicy::dispositions));
@@ -375,7 +353,11 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let settings = weir_config::load(&path, &HashKey::random()).unwrap();
         let metrics = Metrics::new();
-        Layers::new(&settings, &[], &SharedState::new(&metrics, None))
+        Layers::new(
+            &settings,
+            &ActiveUpstreams::default(),
+            &SharedState::new(&metrics, None),
+        )
     }
 
     /// The status that a request gets, from an upstream that answers everything with 200.
@@ -384,7 +366,7 @@ mod tests {
         let upstream = service_fn(|_: BoxedRequest<Metered<LimitedBody<Full<Bytes>>>>| async {
             Ok::<_, Infallible>(Response::new(Full::from("forwarded")))
         });
-        let services = UpstreamRouter::new([upstream, upstream]);
+        let services = UpstreamRouter::new([Some(upstream)], []);
         let stack = layers().stack(Backend::new(store), services);
         let request = request.body(Full::<Bytes>::default()).unwrap();
         stack.oneshot(request).await.unwrap().status().as_u16()

@@ -9,7 +9,7 @@ use weir_middleware::{Backend, UpstreamRouter};
 use super::envoy::{self, EnvoyLayers, EnvoyStack};
 use super::forward_auth::{ForwardAuthLayers, ForwardAuthStack};
 use super::stack::{Layers, SharedState, Stack};
-use super::upstreams::ActiveUpstream;
+use super::upstreams::ActiveUpstreams;
 
 /// The layers of a configuration for all kinds of listeners.
 pub(super) struct StackLayers {
@@ -38,7 +38,7 @@ impl StackLayers {
     /// does.
     pub(super) fn new(
         settings: &Settings,
-        upstreams: &[ActiveUpstream],
+        upstreams: &ActiveUpstreams,
         shared: &SharedState,
         redirects_to_https: bool,
         decides: bool,

@@ -160,11 +160,7 @@ fn write_summary(
         writeln!(text, "dashboard: http://{admin}/")?;
     }
     let routes = settings.routes.iter();
-    write_list(
-        text,
-        "routes",
-        routes.map(|route| describe_route(route, settings)),
-    )?;
+    write_list(text, "routes", routes.map(describe_route))?;
     let services = settings.envoy.iter();
     let descriptors = services.flat_map(|envoy| {
         let rules = envoy.rules.iter();
@@ -183,7 +179,7 @@ fn write_summary(
     Ok(())
 }
 
-fn describe_route(route: &Route, settings: &Settings) -> String {
+fn describe_route(route: &Route) -> String {
     let limits: Vec<_> = route
         .policy
         .limits
@@ -195,17 +191,12 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
     } else {
         limits.join(", ")
     };
-    let upstream = settings.upstream_of(route);
-    let target = match (&route.action.response, upstream) {
+    let target = match (&route.action.response, route.upstream_name()) {
         (Some(LocalResponse::Redirect(redirect)), _) => {
             format!("{} to {}", redirect.status().as_u16(), redirect.to())
         }
         (Some(LocalResponse::Fixed(fixed)), _) => format!("a fixed {}", fixed.status.as_u16()),
-        (None, upstream) => upstream
-            .map_or("decisions alone", |upstream| {
-                upstream.settings.name.as_str()
-            })
-            .to_owned(),
+        (None, upstream) => upstream.unwrap_or("decisions alone").to_owned(),
     };
     let denied = route.policy.denial_in_brief();
     format!(

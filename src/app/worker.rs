@@ -170,7 +170,7 @@ impl Upstreams {
             Upstream::with_state(budget, shutdown, state, settings)
         };
         let reached = snapshot
-            .upstreams()
+            .upstreams
             .iter()
             .map(|active| (active, upstream(active)));
         let reached: Vec<_> = reached.collect();
@@ -191,16 +191,16 @@ impl Upstreams {
             if settings.sends_proxy_headers() {
                 proxy = proxy.with_connection_addrs(connection_addrs);
             }
-            match settings.hash.clone() {
-                Some(hash) => proxy.with_key(Arc::new(move |head| upstream_key(&hash, head))),
-                None => proxy,
+            if let Some(hash) = settings.hash.clone() {
+                proxy = proxy.with_key(Arc::new(move |head| upstream_key(&hash, head)));
             }
+            (active.name(), proxy)
         });
         let of_route = |route: &Route, proxy: &Proxy| {
             let proxy = proxy.clone().with_timeouts(route.timeouts);
             proxy.with_request_buffering(route.request_buffering.clone())
         };
-        stack::services(&snapshot.settings, proxies.collect(), of_route)
+        stack::services(&snapshot.settings, proxies, of_route)
     }
 }
 

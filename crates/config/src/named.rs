@@ -57,7 +57,7 @@ impl<'w> Named<'w> {
         status: StatusCode,
     ) -> Lowered<Treatment> {
         let find = |cx: &mut Lowering<'_>, name: &Spanned<String>| {
-            find_upstream(cx, name, &self.upstreams)
+            find_upstream(cx, name, &self.upstreams).map(|_| name.as_str().into())
         };
         TreatmentKeys::lower(written, cx, status, &self.decoys, &find)
     }

@@ -14,7 +14,7 @@ use weir_limit::time::Timestamp;
 use weir_limit::{Priority, Quota};
 use weir_middleware::{
     AccessSettings, ConcurrencySettings, Domains, RequestBounds, ResponseSteps, RouteAction,
-    RoutePolicy, SheddingSettings, UpstreamId,
+    RoutePolicy, SheddingSettings,
 };
 use weir_proxy::{RequestBuffering, Timeouts, UpstreamSettings};
 use weir_rules::{
@@ -91,7 +91,7 @@ pub struct Settings {
     pub log_queries: bool,
     /// How many requests that were not let through the access log shows in a second, if not all.
     pub log_denied_per_second: Option<NonZeroU32>,
-    /// The upstreams, which routes and bans refer to by their places; see [`Self::upstream`].
+    /// The upstreams, in the order in which they are written.
     pub upstreams: Vec<Arc<Upstream>>,
     /// The routes, in the order in which they are written.
     pub routes: Vec<Route>,
@@ -157,7 +157,7 @@ pub struct Route {
     /// Its name and limits, and what a denied request gets.
     pub policy: RoutePolicy,
     /// Its upstream; none where the route answers itself.
-    pub upstream: Option<UpstreamId>,
+    pub upstream: Option<Arc<Upstream>>,
     /// How much its requests matter.
     pub priority: Priority,
     /// How large they may be.
@@ -175,6 +175,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// The name of its upstream; none where the route answers itself.
+    pub fn upstream_name(&self) -> Option<&str> {
+        let upstream = self.upstream.as_ref()?;
+        Some(&upstream.settings.name)
+    }
+
     /// A route that has nothing but limits, with the description of what it matches.
     pub(crate) fn plain(matcher: RouteMatcher, policy: RoutePolicy, description: &str) -> Self {
         Self {
@@ -239,16 +245,6 @@ pub struct Parameters {
 }
 
 impl Settings {
-    /// The upstream of a route or of a ban.
-    pub fn upstream(&self, id: UpstreamId) -> Option<&Arc<Upstream>> {
-        self.upstreams.get(id.0)
-    }
-
-    /// Where a route forwards to, if it does.
-    pub fn upstream_of(&self, route: &Route) -> Option<&Arc<Upstream>> {
-        self.upstream(route.upstream?)
-    }
-
     /// The table that finds a request's route; its ids are indexes into [`Settings::routes`].
     pub fn route_table(&self) -> RouteTable {
         RouteTable::new(

@@ -89,10 +89,6 @@ pub use weir_telemetry::{Shed, Verdict};
 use self::identify::UnverifiedAccount;
 use self::route::Routed;
 
-/// An upstream, or an upstream with the bounds of a route, by its index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UpstreamId(pub usize);
-
 /// The two ends of the connection that a request came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionEnds {

@@ -12,7 +12,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_http::request::HttpRequest;
-use weir_rules::{Captures, KeySource, RouteMatcher, RouteTable, SubjectHash};
+use weir_rules::{Captures, KeySource, RouteId, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
 use super::access::{AccessControl, RouteDecoys};
@@ -23,9 +23,9 @@ use super::rejection::no_route;
 use super::request_bounds::RequestBounds;
 use super::route_action::{RequestAction, RouteAction};
 use super::steps::ResponseSteps;
-use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
+use super::{RequestContext, ResponseBody, Verdict};
 
-/// A route's policy, metrics, decoys and upstream, made once for a configuration.
+/// A route's policy, metrics and decoys, made once for a configuration.
 #[derive(Clone)]
 pub struct RouteState {
     pub(super) policy: RoutePolicy<PreparedLimit>,
@@ -33,7 +33,8 @@ pub struct RouteState {
     /// The decoys of limits, bans and the block list, which learn from this route's responses; most
     /// routes have none.
     pub(super) decoys: Option<RouteDecoys>,
-    pub(super) upstream: Option<UpstreamId>,
+    /// The route, for what is below to know it by; none of a state that no [`RouteLayer`] finds.
+    id: Option<RouteId>,
     /// The version of HTTP by which the upstream's responses come.
     #[cfg_attr(
         not(feature = "decoys"),
@@ -62,15 +63,14 @@ pub(super) struct Routed {
     pub(super) route: Arc<RouteState>,
     /// The captured segments of the path.
     pub(super) captures: Captures,
-    /// Where the request goes; the route's upstream, unless it is diverted.
-    pub(super) upstream: Option<UpstreamId>,
+    /// The upstream that the request is diverted to, by its name; none if it takes its route.
+    pub(super) diverted_to: Option<Arc<str>>,
 }
 
 impl RouteState {
-    /// A route to this upstream, or to none if its action answers, behind these lists and bans.
+    /// A route with this policy and action, behind these lists and bans.
     pub fn new(
         policy: RoutePolicy,
-        upstream: Option<UpstreamId>,
         action: &RouteAction,
         access: &AccessControl,
         metrics: &Metrics,
@@ -79,7 +79,6 @@ impl RouteState {
         let counts_accounts = policy.counts_by(|source| *source == KeySource::Account);
         let route = Self::without_access_control(policy, metrics).with_access_control(access);
         Arc::new(Self {
-            upstream,
             before_upstream,
             needs_account: action.needs_account() || counts_accounts,
             ..route
@@ -95,7 +94,7 @@ impl RouteState {
             concealed: policy.cost_headers(),
             decoys: RouteDecoys::new(&policy.on_denied, None),
             policy: policy.prepare(metrics),
-            upstream: None,
+            id: None,
             upstream_version: Version::HTTP_11,
             shedding: RouteShedding::default(),
             before_upstream: None,
@@ -140,6 +139,13 @@ impl RouteState {
             upstream_version,
             ..route
         })
+    }
+
+    /// The same route as the table knows it.
+    fn with_id(self: Arc<Self>, id: RouteId) -> Arc<Self> {
+        let mut route = Arc::unwrap_or_clone(self);
+        route.id = Some(id);
+        Arc::new(route)
     }
 
     /// The same route behind these lists and bans.
@@ -247,8 +253,10 @@ struct Routes {
 impl RouteLayer {
     /// Finds these routes.
     pub fn new(routes: impl IntoIterator<Item = (RouteMatcher, Arc<RouteState>)>) -> Self {
-        let (matchers, states) = routes.into_iter().unzip();
+        let (matchers, states): (_, Vec<_>) = routes.into_iter().unzip();
         let table = Arc::new(RouteTable::new(matchers));
+        let states = (0..).map(RouteId).zip(states);
+        let states = states.map(|(id, state)| state.with_id(id)).collect();
         Self(Arc::new(Routes { table, states }))
     }
 
@@ -299,7 +307,7 @@ impl Routes {
         let found = self.table.find(method, uri, request.headers())?;
         let route = Arc::clone(self.states.get(found.id.0)?);
         Some(Routed {
-            upstream: route.upstream,
+            diverted_to: None,
             captures: found.captures,
             route,
         })
@@ -327,13 +335,21 @@ where
     }
 }
 
-/// Routes a request to the service of its route's upstream, or of the upstream that it is diverted
-/// to, and answers 404 where there is none. Clones share the services, which are cloned when they
-/// are called, and have to be ready at all times, as the proxy is.
+/// Routes a request to the service of its route, or of the upstream that it is diverted to, and
+/// answers 404 where there is none. Clones share the services, which are cloned when they are called,
+/// and have to be ready at all times, as the proxy is.
 #[derive(Debug)]
 pub struct UpstreamRouter<S> {
     /// None where another proxy forwards the requests that get here.
-    services: Option<Arc<[S]>>,
+    services: Option<Arc<Services<S>>>,
+}
+
+#[derive(Debug)]
+struct Services<S> {
+    /// By the ids of the routes; none of a route that answers itself.
+    of_routes: Vec<Option<S>>,
+    /// Where requests are diverted to, by the upstream's name.
+    diverted: HashMap<Arc<str>, S>,
 }
 
 impl<S> Clone for UpstreamRouter<S> {
@@ -344,11 +360,19 @@ impl<S> Clone for UpstreamRouter<S> {
 }
 
 impl<S> UpstreamRouter<S> {
-    /// The services of all upstreams, in the order that their ids count.
-    pub fn new(services: impl IntoIterator<Item = S>) -> Self {
-        let services = services.into_iter().collect();
+    /// The services of the routes, in the order in which [`RouteLayer::new`] takes them, with none for
+    /// a route that answers itself; and those of the upstreams by their names, which requests may be
+    /// diverted to.
+    pub fn new(
+        of_routes: impl IntoIterator<Item = Option<S>>,
+        of_upstreams: impl IntoIterator<Item = (Arc<str>, S)>,
+    ) -> Self {
+        let services = Services {
+            of_routes: of_routes.into_iter().collect(),
+            diverted: of_upstreams.into_iter().collect(),
+        };
         Self {
-            services: Some(services),
+            services: Some(Arc::new(services)),
         }
     }
 
@@ -356,6 +380,17 @@ impl<S> UpstreamRouter<S> {
     /// extensions.
     pub const fn admitting() -> Self {
         Self { services: None }
+    }
+}
+
+impl<S> Services<S> {
+    /// The service that the request goes to, if there is one, and whether it is diverted there.
+    fn of(&self, routed: &Routed) -> (Option<&S>, bool) {
+        match (&routed.diverted_to, routed.route.id) {
+            (Some(upstream), _) => (self.diverted.get(upstream), true),
+            (None, Some(id)) => (self.of_routes.get(id.0).and_then(Option::as_ref), false),
+            (None, None) => (None, false),
+        }
     }
 }
 
@@ -391,15 +426,14 @@ where
             let response = Some(Box::new(admission()));
             return UpstreamFuture::Answered { response };
         };
-        let upstream = routed.upstream;
-        let is_diverted = upstream != routed.route.upstream;
+        let (service, is_diverted) = services.of(routed);
         if let Some(action) = routed.route.before_upstream.clone()
             && let Some(response) = action.apply(&mut request, is_diverted)
         {
             let response = Some(response);
             return UpstreamFuture::Answered { response };
         }
-        match upstream.and_then(|upstream| services.get(upstream.0)) {
+        match service {
             Some(service) => UpstreamFuture::Routed {
                 future: service.clone().call(request),
             },

@@ -16,7 +16,7 @@ pub(super) fn describe(settings: &Settings) -> Value {
         StoreSettings::Redis(store) => store.redis.to_string(),
     };
     let limits = limits.map(|limit| describe_limit(settings, limit));
-    let routes = routes.map(|route| describe_route(settings, route));
+    let routes = routes.map(describe_route);
     let mut members = Map::new();
     let mut add = |name: &str, value| members.insert(name.to_owned(), value);
     add("version", json!(env!("CARGO_PKG_VERSION")));
@@ -61,13 +61,12 @@ fn enforcement(usage: &LimitUse) -> String {
     }
 }
 
-fn describe_route(settings: &Settings, route: &Route) -> Value {
-    let upstream = settings.upstream_of(route);
+fn describe_route(route: &Route) -> Value {
     let limits = route.policy.limits.iter();
     json!({
         "name": &*route.policy.name,
         "matches": route.description,
-        "upstream": upstream.map(|upstream| &*upstream.settings.name),
+        "upstream": route.upstream_name(),
         "limits": limits.map(|usage| usage.limit.name()).collect::<Vec<_>>(),
         "shadow_bans": route.policy.on_denied.looks_real(),
     })

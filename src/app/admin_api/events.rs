@@ -230,7 +230,7 @@ impl EventStream {
         let (at, error) = metrics.last_load();
         let server = metrics.server();
         let refused = metrics.refusals().sample().connections;
-        let upstreams = self.snapshots.borrow().upstream_samples();
+        let upstreams = self.snapshots.borrow().upstreams.samples();
         let upstreams: Vec<Value> = upstreams.iter().map(upstream).collect();
         let (lines, left_out) = self.watch.lines();
         let now = self.events.clock.now().as_secs();

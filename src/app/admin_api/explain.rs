@@ -68,7 +68,7 @@ impl Explained {
 
 async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let snapshot = api.snapshot();
-    let load = Load::new(snapshot.upstreams(), api.features.worker_levels());
+    let load = Load::new(&snapshot.upstreams, api.features.worker_levels());
     let body = read_body_up_to(MAX_BYTES, call.body, FORM).await?;
     let explained: Explained = parse_body(&body, FORM)?;
     let request = explained.request();

@@ -34,7 +34,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     let (_, why_refused) = metrics.last_load();
     let mut found: Vec<_> = why_refused.map(configuration).into_iter().collect();
     found.extend(store(stores.trouble(), failures.failed_store_calls));
-    found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
+    found.extend(snapshot.upstreams.samples().iter().filter_map(upstream));
     let of_rooms = ROOMS.iter();
     found.extend(of_rooms.flat_map(|room| room.gateway_findings(&failures)));
     found.extend(errors(&snapshot.settings, &failures.routes));

@@ -3,14 +3,13 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use weir_config::{Route, Settings};
+use weir_config::Route;
 use weir_middleware::{HeaderEdits, LocalResponse};
 use weir_rules::RequestAttributes;
 
 /// Writes where a request goes or what answers it, and which headers change.
 pub(super) fn write_action(
     out: &mut String,
-    settings: &Settings,
     route: &Route,
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
@@ -40,7 +39,7 @@ pub(super) fn write_action(
             )?;
         }
         None => {
-            write_upstream(out, settings, route)?;
+            write_upstream(out, route)?;
             if let Some(target) = rewritten.as_ref().and_then(http::Uri::path_and_query) {
                 writeln!(out, "  as {target}")?;
             }
@@ -50,9 +49,8 @@ pub(super) fn write_action(
     write_edits(out, "response", action.response_headers.as_ref(), facts)
 }
 
-fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::Result {
-    let upstream = settings.upstream_of(route);
-    let Some(upstream) = upstream else {
+fn write_upstream(out: &mut String, route: &Route) -> fmt::Result {
+    let Some(upstream) = &route.upstream else {
         return writeln!(
             out,
             "  goes nowhere from here (404): the route is for decisions alone"

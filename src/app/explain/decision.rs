@@ -29,7 +29,7 @@ impl FirstDecision {
         let metrics = Metrics::new();
         let access = AccessState::new(&metrics).control(settings.access.clone(), &metrics);
         let action = RouteAction::default();
-        let state = RouteState::new(policy.unwrap_or_default(), None, &action, &access, &metrics);
+        let state = RouteState::new(policy.unwrap_or_default(), &action, &access, &metrics);
         let simulation = Simulation::new(Memory::new(MemorySettings::default()), access);
         let mut by_limit = Vec::new();
         let progress = simulation.arrive(&state, facts, body_bytes, |decided| {
@@ -87,7 +87,7 @@ mod tests {
     use crate::app::explain::{explain_in_force, request_head};
     use crate::app::features::Load;
     use crate::app::stack::{Layers, SharedState};
-    use crate::app::upstreams::ActiveUpstream;
+    use crate::app::upstreams::ActiveUpstreams;
 
     const LIMITS: &str = "
 PerAddress: {per: address, burst: 5, count: 5, period: 1h}
@@ -104,7 +104,7 @@ AtOnce: {per: address, in_flight: 2}
     /// A configuration with one route, to be seen through both doors.
     struct Seen {
         settings: Settings,
-        upstreams: Vec<ActiveUpstream>,
+        upstreams: ActiveUpstreams,
         layers: Layers,
         metrics: Arc<Metrics>,
         backend: Backend,
@@ -127,7 +127,7 @@ AtOnce: {per: address, in_flight: 2}
             ];
             let settings = Folder::with(&files).settings();
             let metrics = Metrics::new();
-            let upstreams = ActiveUpstream::all(&settings, &[]);
+            let upstreams = ActiveUpstreams::new(&settings, |_| (), None);
             let shared = SharedState::new(&metrics, None);
             Self {
                 layers: Layers::new(&settings, &upstreams, &shared),
@@ -150,7 +150,7 @@ AtOnce: {per: address, in_flight: 2}
                     Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
                 },
             );
-            let services = UpstreamRouter::new([upstream, upstream]);
+            let services = UpstreamRouter::new([Some(upstream)], []);
             let stack = self.layers.stack(self.backend.clone(), services);
             let (address, secure) = (*peer, false);
             let mut real = Request::from_parts(request.clone(), Full::<Bytes>::default());

@@ -281,7 +281,7 @@ fn write_treatment(
     if is_exempt && route.action.preflights.is_some() {
         return writeln!(out, "  is answered as a preflight of an allowed page");
     }
-    action::write_action(out, settings, route, facts)?;
+    action::write_action(out, route, facts)?;
     let arrived = ArrivedRequest {
         route,
         identity,

@@ -83,7 +83,8 @@ fn route(
     let upstream = route.upstream.as_ref();
     let upstream = upstream
         .map(|name| find_upstream(cx, name, &named.upstreams))
-        .transpose();
+        .transpose()
+        .map(Option::flatten);
     let (on_denied, delay) = named.on_denied(cx, written!(route, defaults, on_denied));
     let known_matcher = matcher.as_ref().ok();
     let looks_real = on_denied.as_ref().is_ok_and(OnDenied::looks_real);
@@ -120,10 +121,7 @@ fn route(
         Delay::require_delayable(&delay, cx, written.span, &limits);
     }
     let headers = header_forms(cx, route, defaults, looks_real);
-    let of_upstream = upstream
-        .as_ref()
-        .ok()
-        .and_then(|id| named.upstreams.get((*id)?));
+    let of_upstream = upstream.as_ref().ok().and_then(|it| it.as_deref());
     let timeouts = of_upstream.map(|upstream| upstream.settings.timeouts);
     let bounds = of_upstream.map(|upstream| upstream.bounds);
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
@@ -158,7 +156,7 @@ fn route(
             priority: priority(route, defaults),
             timeouts: route.timeouts(timeouts.unwrap_or_default()),
             request_buffering: buffering?.unwrap_or_else(|| of_upstream?.request_buffering.clone()),
-            upstream: upstream?,
+            upstream: upstream.clone()?,
             action,
             description: route.matches.description(),
         })

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use weir_middleware::UpstreamId;
 use weir_proxy::{HostHeader, Protocol, RequestBuffering, Server, UpstreamSettings};
 use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
@@ -18,21 +17,21 @@ use crate::gateway::listen::Listener;
 use crate::gateway::schema::Gateway;
 use crate::settings::Upstream;
 
-/// All upstreams, in the order in which they are written; none in the place of one in error.
+/// All upstreams, in the order in which they are written.
 pub(crate) struct Upstreams<'w> {
     /// Where they are written, within the gateway.
     span: Option<Span>,
     gateway: Span,
-    lowered: Vec<Lowered<Upstream>>,
-    by_name: HashMap<&'w str, usize>,
+    lowered: Vec<Lowered<Arc<Upstream>>>,
+    /// The same; none for one in error.
+    by_name: HashMap<&'w str, Option<Arc<Upstream>>>,
     /// The names that others said.
     named: RefCell<HashSet<String>>,
 }
 
 impl Upstreams<'_> {
     pub(crate) fn into_settings(self) -> Lowered<Vec<Arc<Upstream>>> {
-        let lowered = self.lowered.into_iter();
-        lowered.map(|upstream| upstream.map(Arc::new)).collect()
+        self.lowered.into_iter().collect()
     }
 }
 
@@ -43,29 +42,25 @@ pub(crate) fn upstreams<'w>(
 ) -> Upstreams<'w> {
     let upstreams = gateway.upstreams();
     let names = upstreams.iter().map(|(name, _)| name.as_str());
-    let lowered = upstreams
+    let lowered = upstreams.iter().map(|(name, written)| {
+        require_accounts(cx, gateway, written);
+        upstream(cx, gateway, name, written, ipv6_prefix).map(Arc::new)
+    });
+    let lowered: Vec<_> = lowered.collect();
+    let known = lowered
         .iter()
-        .map(|(name, written)| {
-            require_accounts(cx, gateway, written);
-            upstream(cx, gateway, name, written, ipv6_prefix)
-        })
-        .collect();
+        .map(|upstream| upstream.as_ref().ok().cloned());
     require_distinct_cookies(cx, upstreams);
     Upstreams {
         span: gateway.upstreams.as_ref().map(|written| written.span),
         gateway: gateway.span,
+        by_name: names.zip(known).collect(),
         lowered,
-        by_name: names.zip(0..).collect(),
         named: RefCell::default(),
     }
 }
 
 impl Upstreams<'_> {
-    /// An upstream at this place, if it could be lowered.
-    pub(super) fn get(&self, id: UpstreamId) -> Option<&Upstream> {
-        self.lowered.get(id.0)?.as_ref().ok()
-    }
-
     /// Reports those that nothing has named.
     pub(crate) fn warn_of_unused(
         &self,
@@ -81,15 +76,15 @@ impl Upstreams<'_> {
     }
 }
 
-/// The place of an upstream in the settings, by its name.
+/// An upstream, by its name; none if it is in error, which says nothing of who names it.
 pub(crate) fn find_upstream(
     cx: &mut Lowering<'_>,
     name: &Spanned<String>,
     upstreams: &Upstreams<'_>,
-) -> Lowered<UpstreamId> {
+) -> Lowered<Option<Arc<Upstream>>> {
     upstreams.named.borrow_mut().insert(name.value.clone());
-    let found = upstreams.by_name.get(name.as_str()).copied();
-    found.map(UpstreamId).ok_or_else(|| match upstreams.span {
+    let found = upstreams.by_name.get(name.as_str()).cloned();
+    found.ok_or_else(|| match upstreams.span {
         Some(span) => cx.unknown("upstream", name, Some(span), ""),
         None => match cx.sources.key_in_error(upstreams.gateway, &["upstreams"]) {
             Some(reported) => reported,

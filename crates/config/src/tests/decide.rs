@@ -43,7 +43,7 @@ fn a_route_may_lead_nowhere_beside_decide_alone() {
     let routes = "routes: [{match: {path: '/*'}, limits: [RequestsPerAddress]}]";
     let decided = folder(&format!("{DECIDE}\n{routes}"));
     assert_eq!(decided.findings(), "0 errors, 0 warnings");
-    assert_eq!(decided.settings().routes[0].upstream, None);
+    assert!(decided.settings().routes[0].upstream.is_none());
     insta::assert_snapshot!(folder(routes).findings(), @r#"
     gateway.yaml:1:10: routes[0]: the route leads nowhere
       name its `upstream`, or say `redirect` or `response`
@@ -280,7 +280,7 @@ fn decide_does_less_than_is_configured_just_where_a_warning_says_so() {
         assert_eq!(is_other, is_reduced, "{keys} {usage} {route}");
         // Nothing is left to be reduced.
         assert_eq!(judged_by(&decided.for_decisions()), judged_by(&decided));
-        assert_eq!(decided.routes[0].upstream, None);
+        assert!(decided.routes[0].upstream.is_none());
     }
 }
 

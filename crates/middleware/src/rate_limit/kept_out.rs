@@ -115,9 +115,9 @@ impl KeptOut {
                 let routed = known.routed.get_or_insert_with(|| Routed {
                     route: Arc::clone(route),
                     captures: Captures::default(),
-                    upstream: None,
+                    diverted_to: None,
                 });
-                routed.upstream = Some(upstream);
+                routed.diverted_to = Some(upstream);
                 ResponseState::Forwarding {
                     future: inner.call(request.map(Metered::unmetered)),
                     context: Box::new(context),

@@ -233,13 +233,7 @@ impl Ruleset {
         metrics: &Metrics,
     ) -> (Vec<Arc<RouteState>>, Arc<RouteState>) {
         let state = |policy: &RoutePolicy| {
-            RouteState::new(
-                policy.clone(),
-                None,
-                &RouteAction::default(),
-                access,
-                metrics,
-            )
+            RouteState::new(policy.clone(), &RouteAction::default(), access, metrics)
         };
         let unrouted = RoutePolicy {
             header_forms: HeaderForms::NONE,

@@ -29,7 +29,7 @@ pub(super) fn write_list(
         Access::Blocked(listed) => {
             writeln!(out, "\nblock: {}", entry(listed))?;
             write!(out, "  the blocked get ")?;
-            write_treatment(out, settings, &access.blocked)
+            write_treatment(out, &access.blocked)
         }
     }
 }
@@ -47,17 +47,12 @@ pub(super) fn write_bans(
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     for policy in &settings.access.bans {
-        write_ban(out, settings, policy, facts)?;
+        write_ban(out, policy, facts)?;
     }
     Ok(())
 }
 
-fn write_ban(
-    out: &mut String,
-    settings: &Settings,
-    policy: &BanPolicy,
-    facts: &RequestAttributes<'_>,
-) -> fmt::Result {
+fn write_ban(out: &mut String, policy: &BanPolicy, facts: &RequestAttributes<'_>) -> fmt::Result {
     let ban = &policy.ban;
     let (name, per) = (ban.name(), in_words(ban.per()));
     let Some(subject) = ban.subject(facts) else {
@@ -80,7 +75,7 @@ fn write_ban(
         }
     }
     write!(out, "  the banned get ")?;
-    write_treatment(out, settings, &policy.treatment)?;
+    write_treatment(out, &policy.treatment)?;
     write_enforcement(out, policy.enforcement, &key)
 }
 
@@ -134,12 +129,8 @@ fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
     }
 }
 
-fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment) -> fmt::Result {
-    let name = |upstream| {
-        let upstream = settings.upstream(upstream);
-        upstream.map_or("?".to_owned(), |upstream| upstream.settings.name.clone())
-    };
-    writeln!(out, "{}", treatment.describe(name))
+fn write_treatment(out: &mut String, treatment: &Treatment) -> fmt::Result {
+    writeln!(out, "{}", treatment.describe())
 }
 
 #[cfg(test)]

@@ -50,8 +50,8 @@ fn write_shedding(
         is_exempt,
         load,
     } = *request;
-    let upstream = settings.upstream_of(route);
-    let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
+    let limited = route.upstream.as_ref();
+    let limited = limited.and_then(|upstream| upstream.concurrency.as_ref());
     let priority = settings.shedding.clients.of(Some(identity));
     let priority = route.priority.of_client(priority);
     let overload = settings.shedding.overload;
@@ -81,7 +81,7 @@ fn write_shedding(
         };
         let when = format!("while {most} requests are in flight to its upstream");
         write_when(out, priority, &when, limited.sheds())?;
-        let sample = load.and_then(|load| load.upstreams.get(route.upstream?.0)?.as_ref());
+        let sample = load.and_then(|load| load.upstreams.get(route.upstream_name()?));
         if let Some(sample) = sample {
             write_upstream(out, limited, sample)?;
         }
@@ -167,8 +167,9 @@ mod tests {
             taken,
             ..ConcurrencySample::default()
         };
+        let upstreams = ["app", "dry", "hasty"].map(|name| (name.into(), sample.clone()));
         Load {
-            upstreams: vec![Some(sample); 3],
+            upstreams: upstreams.into(),
             workers,
         }
     }

@@ -34,8 +34,7 @@ use crate::backend::{Backend, BackgroundTasks};
 use crate::decoy::{Decoy, Shadow};
 use crate::identify::identity;
 use crate::{
-    Delay, Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, UpstreamId,
-    Verdict,
+    Delay, Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, Verdict,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -159,7 +158,7 @@ struct World {
     metrics: Arc<Metrics>,
     access: AccessControl,
     /// What reached the upstream, and whether it was diverted.
-    seen: Arc<Mutex<Vec<Option<UpstreamId>>>>,
+    seen: Arc<Mutex<Vec<Option<Arc<str>>>>>,
 }
 
 impl World {
@@ -232,7 +231,8 @@ impl World {
         let seen = Arc::clone(&self.seen);
         let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
             let routed = RequestContext::routed(request.extensions());
-            seen.lock().push(routed.and_then(|routed| routed.upstream));
+            seen.lock()
+                .push(routed.and_then(|routed| routed.diverted_to.clone()));
             let status = request.uri().path().trim_start_matches('/').parse();
             let mut response = Response::new(Full::from("real"));
             *response.status_mut() = status.unwrap_or(StatusCode::OK);
@@ -540,7 +540,7 @@ async fn who_is_blocked_or_banned_for_good_is_told_of_limits_as_others_are() {
         block,
         ..AccessLists::default()
     };
-    for treatment in [shadows(), Treatment::Divert(UpstreamId(7))] {
+    for treatment in [shadows(), Treatment::Divert("trap".into())] {
         let blocking = World::of(AccessSettings {
             lists: lists.clone(),
             blocked: treatment.clone(),
@@ -580,7 +580,7 @@ async fn a_place_of_who_is_kept_out_is_never_shown_as_one_of_the_limit() {
             block,
             ..AccessLists::default()
         },
-        blocked: Treatment::Divert(UpstreamId(7)),
+        blocked: Treatment::Divert("trap".into()),
         bans: Vec::new(),
     });
     let quota = Quota::in_flight(1).unwrap();
@@ -633,7 +633,7 @@ async fn who_is_kept_out_sees_units_go_and_come_back_as_others_do_and_costs_thos
     };
     for (limit, treatment) in [
         (&shared, shadows()),
-        (&shared, Treatment::Divert(UpstreamId(7))),
+        (&shared, Treatment::Divert("trap".into())),
         (&by_status, shadows()),
     ] {
         let world = World::of(AccessSettings {
@@ -702,7 +702,7 @@ async fn who_is_kept_out_needs_no_turn_on_a_route_that_delays() {
         }
     };
     // A decoy would take its own time.
-    let world = World::with(abusers(1, Treatment::Divert(UpstreamId(7))));
+    let world = World::with(abusers(1, Treatment::Divert("trap".into())));
     world.offend(3 + 1, "/200").await;
     for _ in 0..30 {
         let kept_out = world.send_by(of(30, None), 0, ABUSER, "/200").await;
@@ -730,11 +730,11 @@ async fn the_banned_get_what_is_configured() {
     assert!(dropped.head.extensions.get::<NoResponse>().is_some());
     assert_eq!(dropped.verdict().disposition, Disposition::Dropped);
 
-    let world = World::with(abusers(1, Treatment::Divert(UpstreamId(7))));
+    let world = World::with(abusers(1, Treatment::Divert("trap".into())));
     world.offend(4, "/200").await;
     let diverted = world.send(ABUSER, "/200").await;
     assert_eq!(diverted.verdict().disposition, Disposition::Diverted);
-    assert_eq!(world.seen.lock().last(), Some(&Some(UpstreamId(7))));
+    assert_eq!(world.seen.lock().last(), Some(&Some("trap".into())));
     assert_eq!(world.seen.lock().len(), 4);
 }
 

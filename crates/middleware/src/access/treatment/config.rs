@@ -1,6 +1,7 @@
 //! The keys of `on_denied` of bans, and of the list of the blocked, and what they come to in words.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -8,9 +9,9 @@ use serde::Deserialize;
 use weir_yaml::{HumanDuration, Lowered, Lowering, PositiveDuration, Span, Spanned};
 
 use super::{Tarpit, Treatment};
+use crate::Rejection;
 use crate::decoy::Decoys;
 use crate::response_keys::RejectionKeys;
-use crate::{Rejection, UpstreamId};
 
 /// How long requests are held by default: longer than most scanners wait.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
@@ -70,8 +71,8 @@ pub struct TarpitKeys {
     most: Option<Spanned<NonZeroU32>>,
 }
 
-/// Finds an upstream by its name.
-type FindUpstream<'f> = &'f dyn Fn(&mut Lowering<'_>, &Spanned<String>) -> Lowered<UpstreamId>;
+/// The name of an upstream, if there is one of that name.
+type FindUpstream<'f> = &'f dyn Fn(&mut Lowering<'_>, &Spanned<String>) -> Lowered<Arc<str>>;
 
 impl TreatmentKeys {
     /// What banned or blocked clients get: by default an honest response of this status.
@@ -130,14 +131,14 @@ impl TreatmentKeys {
 }
 
 impl Treatment {
-    /// What the client gets, in words; `name` says the names of upstreams.
-    pub fn describe(&self, name: impl Fn(UpstreamId) -> String) -> String {
+    /// What the client gets, in words.
+    pub fn describe(&self) -> String {
         match self {
             Self::Reject(rejection) => rejection.to_string(),
             Self::Shadow(decoy) => {
                 format!("{decoy} wherever a route matches; nothing is forwarded")
             }
-            Self::Divert(upstream) => format!("the answer of upstream {}", name(*upstream)),
+            Self::Divert(upstream) => format!("the answer of upstream {upstream}"),
             Self::Tarpit(tarpit) => {
                 let hold = HumanDuration(tarpit.hold);
                 format!("nothing for {hold}, and then {}", tarpit.rejection)
@@ -180,7 +181,7 @@ mod tests {
     fn read(keys: &str) -> Result<Treatment, String> {
         lower::<TreatmentKeys, _>(keys, |cx, written| {
             let find = |cx: &mut Lowering<'_>, name: &Spanned<String>| match name.as_str() {
-                "trap" => Ok(UpstreamId(1)),
+                "trap" => Ok("trap".into()),
                 _ => Err(cx.unknown("upstream", name, None, "")),
             };
             let decoys = Decoys::default();
@@ -201,7 +202,7 @@ mod tests {
         let Treatment::Divert(upstream) = read("{divert: trap}").unwrap() else {
             panic!("not diverted")
         };
-        assert_eq!(upstream, UpstreamId(1));
+        assert_eq!(&*upstream, "trap");
         for (keys, expected) in [("auto", true), ("off", false)] {
             let read = read(&format!("{{drop: {{in_kernel: {keys}}}}}")).unwrap();
             let is_as_written =

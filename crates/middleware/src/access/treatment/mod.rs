@@ -19,10 +19,10 @@ use weir_http::request::HttpRequest;
 use weir_limit::time::Nanos;
 use weir_telemetry::{Bans, Disposition, GaugeGuard};
 
+use crate::ResponseBody;
 use crate::decoy::Decoy;
 use crate::rate_limit::LimitedRequest;
 use crate::rejection::{self, Rejection};
-use crate::{ResponseBody, UpstreamId};
 #[cfg(feature = "config")]
 pub use config::TreatmentKeys;
 pub(crate) use on_route::RouteDecoys;
@@ -39,8 +39,8 @@ pub enum Treatment {
     Reject(Rejection),
     /// A decoy.
     Shadow(Arc<Decoy>),
-    /// The response of another upstream.
-    Divert(UpstreamId),
+    /// The response of another upstream, which has this name.
+    Divert(Arc<str>),
     /// An honest response after a while.
     Tarpit(Tarpit),
     /// No response: the connection is closed. Over HTTP/2, where other clients of the same proxy
@@ -119,8 +119,8 @@ pub enum TreatmentAnswer<Q, R> {
     Response(Response<ResponseBody<R>>),
     /// After a while.
     Later(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>),
-    /// Another upstream.
-    Upstream(UpstreamId, Q),
+    /// The upstream of this name.
+    Upstream(Arc<str>, Q),
 }
 
 impl PreparedTreatment {
@@ -219,7 +219,7 @@ impl PreparedTreatment {
                 (Disposition::Shadowed, answer)
             }
             Treatment::Divert(upstream) => {
-                let answer = TreatmentAnswer::Upstream(*upstream, request);
+                let answer = TreatmentAnswer::Upstream(Arc::clone(upstream), request);
                 (Disposition::Diverted, answer)
             }
             Treatment::Tarpit(tarpit) => {
