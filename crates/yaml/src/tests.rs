@@ -187,8 +187,11 @@ fn what_is_left_empty_is_an_error_unless_nothing_need_be_said() {
     );
     insta::assert_snapshot!(read("name:\nanimals: [~, {kind: }]\nfood: {meat: }").1, @r#"
     zoo.yaml:1:5: name: expected a text, found nothing
+      write one
     zoo.yaml:2:11: animals[0]: expected a text, or keys and values, found nothing
+      write one
     zoo.yaml:2:19: animals[1].kind: expected a text, found nothing
+      write one
     zoo.yaml:3:1: food: "meat" needs a value
       write {meat: ...}
     4 errors, 0 warnings

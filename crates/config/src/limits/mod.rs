@@ -190,16 +190,16 @@ fn check_without_sources(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
 /// What something is counted per, such as an address.
 pub(super) fn key_sources(
     cx: &mut Lowering<'_>,
-    per: &OneOrMany<Spanned<String>>,
+    per: &Spanned<OneOrMany<Spanned<String>>>,
     span: Span,
     ipv6_prefix: u8,
 ) -> Lowered<Vec<KeySource>> {
-    if per.0.len() > MAX_SOURCES {
+    if per.value.0.len() > MAX_SOURCES {
         let message = format!("`per` lists more than {MAX_SOURCES} sources");
         let help = "each of them makes a bucket key longer; keep to those that matter";
         return Err(cx.error(span, message).help(help));
     }
-    let sources = per.0.iter();
+    let sources = cx.items(per)?.iter();
     let sources: Vec<_> = all(sources.map(|text| key_source(cx, text, ipv6_prefix)))?;
     let mut seen = HashSet::new();
     if let Some(twice) = sources.iter().find(|source| !seen.insert(*source)) {

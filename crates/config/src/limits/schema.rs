@@ -26,7 +26,7 @@ pub(crate) type Overrides = Spanned<Vec<Spanned<Entries<Spanned<OverrideEntry>>>
 pub(crate) struct DefaultLimit {
     /// What it is counted per. Type: source or list of them. Default: the route's.
     #[cfg_attr(test, schemars(extend("examples" = crate::tests::json_schema::SOURCES)))]
-    pub(crate) per: Option<OneOrMany<Spanned<String>>>,
+    pub(crate) per: Option<Spanned<OneOrMany<Spanned<String>>>>,
     /// A request without a value to count by is not counted, or is answered with 403 (or the decoy,
     /// on a route that shadow-bans). Default: `skip`.
     pub(crate) missing: Option<Word<Missing>>,
@@ -135,7 +135,7 @@ pub(crate) struct LimitUse {
     /// For a limit whose definition does not say what it is counted per; it is enough that one
     /// route says it. Type: source or list of them. Default: as defined.
     #[cfg_attr(test, schemars(extend("examples" = crate::tests::json_schema::SOURCES)))]
-    pub(crate) per: Option<OneOrMany<Spanned<String>>>,
+    pub(crate) per: Option<Spanned<OneOrMany<Spanned<String>>>>,
     /// Whether a request without a value to count by is not counted or gets 403. Default: as
     /// defined.
     pub(crate) missing: Option<Word<Missing>>,

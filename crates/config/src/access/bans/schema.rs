@@ -17,7 +17,7 @@ pub(crate) struct Ban {
     /// What it bans, as for [limits](#defaultsyaml); a request without a value is never banned.
     /// Type: source or list of them.
     #[cfg_attr(test, schemars(extend("examples" = crate::tests::json_schema::SOURCES)))]
-    pub(crate) per: OneOrMany<Spanned<String>>,
+    pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
     /// What earns a strike, and how many strikes within how long cause a ban. Without it, it bans [by
     /// hand](ADMIN_API.md#bans) alone. Default: none.
     pub(crate) strikes: Option<Spanned<Strikes>>,

@@ -352,7 +352,7 @@ pub(crate) struct Server {
 pub(crate) enum Balance {
     RoundRobin,
     LeastRequests,
-    Hash(OneOrMany<Spanned<String>>),
+    Hash(Spanned<OneOrMany<Spanned<String>>>),
 }
 
 words!(Priority, by Config:
