@@ -19,6 +19,7 @@ mod foreign;
 pub mod gateway;
 mod limits;
 mod load;
+mod lowered_steps;
 mod named;
 mod routes;
 mod secret;

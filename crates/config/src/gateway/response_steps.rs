@@ -6,14 +6,15 @@ use weir_yaml::{Lowered, Lowering};
 use super::https::hsts;
 use super::listen::Listener;
 use super::schema::Gateway;
+use crate::lowered_steps::LoweredSteps;
 
 pub(super) fn response_steps(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
     listen: &[Listener],
 ) -> Lowered<ResponseSteps> {
-    let hsts = hsts(cx, gateway, listen);
-    let error_pages = ErrorPages::read(cx, gateway.errors.as_ref());
-    let steps = ResponseSteps::default();
-    Ok(steps.with(hsts?).with(Some(error_pages?)))
+    let steps = LoweredSteps::new()
+        .with(hsts(cx, gateway, listen))
+        .with(ErrorPages::read(cx, gateway.errors.as_ref()).map(Some));
+    steps.into_steps()
 }

@@ -14,6 +14,50 @@ fn findings(gateway: &str) -> String {
     .findings()
 }
 
+#[test]
+fn an_error_in_one_step_on_responses_never_hides_that_of_another() {
+    let gateway = "\
+hsts: {max_age: 1d}
+errors: {503: lost.html}
+upstreams: {app: {servers: [\"http://a:1\"]}}
+routes:
+  - match: {path: \"/*\"}
+    upstream: app
+    limits: [RequestsPerAddress]
+    request_headers: {set: {host: a}}
+    response_headers: {set: {content-length: 1}}
+    cors: {origins: [nowhere]}
+    compression: on
+";
+    let found = findings(gateway);
+    for place in [
+        "hsts: ",
+        "errors.503: ",
+        "routes[0].request_headers.set.host: ",
+        "routes[0].response_headers.set.content-length: ",
+        "routes[0].cors.origins",
+        "routes[0].compression: ",
+    ] {
+        assert!(found.contains(place), "{place}: {found}");
+    }
+    assert!(found.contains("6 errors, "), "{found}");
+}
+
+#[test]
+fn a_source_that_is_left_empty_never_makes_its_list_an_empty_one() {
+    let defaults = "RequestsPerAddress: {per: [~], burst: 1, count: 1, period: 1s}\n";
+    let files = [
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", defaults),
+    ];
+    let found = Folder::with(&files).findings();
+    assert!(
+        found.contains("RequestsPerAddress.per[0]: expected a text, found nothing\n  write one\n"),
+        "{found}"
+    );
+    assert!(found.contains("1 error, "), "{found}");
+}
+
 /// Overrides are found, and dropped, by a recursion as deep as the list.
 #[test]
 fn a_limit_is_not_counted_per_more_sources_than_a_stack_can_hold() {

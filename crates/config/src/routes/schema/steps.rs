@@ -1,13 +1,15 @@
 //! The steps on responses of a route: their keys, which stand in a route and in the `defaults` of
 //! routes, and what becomes of them. A new step with keys of its own has its two lines here, and
-//! one for its field of the log. Edits of headers have a key for requests as well.
+//! one for its field of the log; each is lowered apart from the others, so that all errors are
+//! reported. Edits of headers have a key for requests as well.
 
-use weir_compression::Compress;
+use weir_compression::{Compress, Compression};
 use weir_middleware::ResponseSteps;
 use weir_telemetry::StepField;
-use weir_yaml::{Lowered, Lowering, keys_or_off};
+use weir_yaml::{Lowered, Lowering, Spanned, WordOr, keys_or_off};
 
 use super::{Route, RouteDefaults};
+use crate::lowered_steps::LoweredSteps;
 
 /// The fields that steps add to lines of the access log: `log.access_format` may name them, and
 /// docs/LOGS.md has their table.
@@ -59,8 +61,16 @@ impl Route {
         defaults: Option<&RouteDefaults>,
     ) -> Lowered<ResponseSteps> {
         let compression = written!(self, defaults, compression);
-        let compression = compression.map(|keys| keys_or_off(cx, keys, "compression"));
-        let compression = compression.transpose()?.flatten().cloned();
-        Ok(ResponseSteps::default().with(compression.map(Compress::from)))
+        let steps = LoweredSteps::new().with(compress(cx, compression));
+        steps.into_steps()
     }
+}
+
+fn compress(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<WordOr<Compression>>>,
+) -> Lowered<Option<Compress>> {
+    let keys = written.map(|written| keys_or_off(cx, written, "compression"));
+    let keys = keys.transpose()?.flatten();
+    Ok(keys.cloned().map(Compress::from))
 }
