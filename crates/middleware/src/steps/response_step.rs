@@ -15,10 +15,10 @@ use http::header::CONTENT_TYPE;
 use http_body::Body;
 use smallvec::SmallVec;
 use weir_http::problem::{CustomResponse, ProblemResponse};
-use weir_telemetry::{LogField, LogValue, Notes};
+use weir_telemetry::{LogField, LogValue, Notes, UpstreamOutcome};
 
-use crate::RequestHead;
 use crate::response_body::{BodyCoder, ResponseBody};
+use crate::{RequestHead, Verdict};
 
 /// The media type of errors that are configured for programs.
 pub(crate) const JSON: &str = "application/json";
@@ -140,7 +140,7 @@ pub(crate) struct PreparedSteps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The upstream, a decoy that has to look like it, or what a route answers itself (a redirect, a
-    /// preflight). The upstream's has an `UpstreamOutcome` in its extensions.
+    /// preflight). [`Outgoing::is_of_app`] tells them apart.
     Upstream,
     /// Weir, as the configuration says.
     Weir,
@@ -213,6 +213,17 @@ impl Outgoing {
     /// Whether Weir made it.
     pub fn is_made(&self) -> bool {
         self.origin != Origin::Upstream
+    }
+
+    /// Whether the app gave it: a server of the route's upstream, to a request that nothing kept from
+    /// it. A decoy is none, nor what a route answers itself, nor what diverted clients get. It is for
+    /// steps that learn from the app; one that changes responses goes by [`Self::is_made`], as what
+    /// the app's responses get must not be missing from a decoy.
+    pub fn is_of_app(&self) -> bool {
+        let extensions = self.head.extensions();
+        let verdict = extensions.get::<Verdict>();
+        extensions.get::<UpstreamOutcome>().is_some()
+            && verdict.is_none_or(|verdict| verdict.disposition.lets_through())
     }
 
     /// Whether it says to a program why there is none of the upstream: a problem document, or an

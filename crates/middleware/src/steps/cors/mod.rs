@@ -24,11 +24,10 @@ use weir_http::list;
 use weir_http::problem::Problem;
 use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
-use weir_telemetry::UpstreamOutcome;
 
 use crate::rate_limit::policy::{BodyBytes, LimitHook};
 use crate::steps::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
-use crate::{HeaderForm, HeaderForms, RequestHead, ResponseBody, Verdict};
+use crate::{HeaderForm, HeaderForms, RequestHead, ResponseBody};
 #[cfg(feature = "config")]
 pub use config::CorsKeys;
 use mirrored::Grant;
@@ -330,8 +329,8 @@ impl ResponseStep for Arc<Cors> {
 
 impl PreparedStep for CorsRequest {
     fn apply(self: Box<Self>, response: &mut Outgoing) {
+        self.learn(response);
         let is_made = response.is_made();
-        self.learn(&response.head);
         self.share(is_made, response.head.headers_mut());
     }
 }
@@ -353,20 +352,13 @@ impl CorsRequest {
         })
     }
 
-    /// Learns who may read a response of the app. A decoy is none, nor is a response of the upstream
-    /// to which a ban sends its clients: they may send back any origin.
-    fn learn(&self, response: &Response<()>) {
-        let extensions = response.extensions();
-        let is_real = || {
-            let verdict = extensions.get::<Verdict>();
-            extensions.get::<UpstreamOutcome>().is_some()
-                && verdict.is_none_or(|verdict| verdict.disposition.lets_through())
-        };
+    /// Learns who may read a response of the app; others may send back any origin.
+    fn learn(&self, response: &Outgoing) {
         if let Origins::Mirrored(mirrored) = &self.cors.origins
             && let Some(origin) = &self.origin
-            && is_real()
+            && response.is_of_app()
         {
-            mirrored.learn(origin, response.headers());
+            mirrored.learn(origin, response.head.headers());
         }
     }
 
