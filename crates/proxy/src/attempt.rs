@@ -83,10 +83,10 @@ impl UpstreamInner {
         let (status, now) = (exchanged.status(), loop_time::now());
         let Picked {
             endpoint,
-            mut in_flight,
+            mut attempt,
             index,
         } = picked;
-        in_flight.responded(status, now);
+        attempt.responded(status, now);
         let outcome = UpstreamOutcome {
             server: Arc::clone(endpoint.server().name()),
             status,
@@ -110,7 +110,7 @@ impl UpstreamInner {
                     );
                     PendingUpload::send(request, writer, timeout)
                 });
-                connection.in_flight = Some(in_flight);
+                connection.attempt = Some(attempt);
                 connection
                     .reader
                     .reuse(mem::take(&mut outbound.head.headers));
@@ -127,7 +127,7 @@ impl UpstreamInner {
             }
             ChannelResponse::Http2(response) => {
                 let (head, mut body) = response.into_parts();
-                body.keep(in_flight);
+                body.keep(attempt);
                 let head = Response::from_parts(head, ());
                 let has_hop_by_hop = hop_by_hop::has_any(head.headers());
                 let body = UpstreamBody::http2(body, self.timeouts.body);

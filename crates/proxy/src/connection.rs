@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 use weir_runtime::loop_time;
 
-use super::balance::InFlight;
+use super::balance::Attempt;
 use super::connection_limit::{OpenConnection, Slot};
 use super::http1::{Malformed, ReadBuffer};
 use super::pool::Pool;
@@ -32,7 +32,7 @@ pub(super) struct Connection {
     pub(super) timer: DeadlineTimer,
     pool: Weak<ConnectionPool>,
     permit: Option<OwnedSemaphorePermit>,
-    pub(super) in_flight: Option<InFlight>,
+    pub(super) attempt: Option<Attempt>,
     /// Counts it where its server may have only so many. Dropped before the slot.
     pub(super) open: Option<OpenConnection>,
     /// Held by the request as long as it uses the connection.
@@ -57,7 +57,7 @@ impl Connection {
             timer: DeadlineTimer::default(),
             pool,
             permit,
-            in_flight: None,
+            attempt: None,
             open: None,
             slot: None,
             idle_timeout: None,
@@ -72,7 +72,7 @@ impl Connection {
 
     /// Logs that the rest of a response, which the client has begun to get, cannot be passed on.
     pub(super) fn log_cut(&self, error: &Malformed) {
-        let server = self.in_flight.as_ref().map(InFlight::server);
+        let server = self.attempt.as_ref().map(Attempt::server);
         tracing::warn!(
             target: TARGET,
             upstream = server.map(|server| &**server.upstream()),
@@ -92,7 +92,7 @@ impl Connection {
     /// that would be taken for the next one.
     pub(super) fn release(mut self: Box<Self>) {
         let slot = self.slot.take();
-        self.in_flight = None;
+        self.attempt = None;
         self.park();
         // Whoever waits for the slot finds the connection in the pool.
         drop(slot);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::balance::{Balance, InFlight, Picker, ServerState, ServerStatus, UpstreamState};
+use super::balance::{Attempt, Balance, Picker, ServerState, ServerStatus, UpstreamState};
 use super::channel::{Channel, speaks_http2};
 use super::connection::{Connection, ConnectionPool};
 use super::connection_limit::Slot;
@@ -283,7 +283,7 @@ pub(super) struct Endpoints {
 pub(super) struct Picked<'e> {
     pub(super) endpoint: &'e Endpoint,
     pub(super) index: usize,
-    pub(super) in_flight: InFlight,
+    pub(super) attempt: Attempt,
 }
 
 impl Endpoints {
@@ -349,7 +349,7 @@ impl Endpoints {
             return tried.is_empty().then(|| Picked {
                 endpoint: only,
                 index: 0,
-                in_flight: only.state.begin_as_last_resort(now),
+                attempt: only.state.begin_as_last_resort(now),
             });
         }
         if let Some(own) = affinity.server
@@ -443,14 +443,14 @@ impl Endpoints {
     fn begin(
         &self,
         index: usize,
-        begin: impl Fn(&Arc<ServerState>) -> Option<InFlight>,
+        begin: impl Fn(&Arc<ServerState>) -> Option<Attempt>,
     ) -> Option<Picked<'_>> {
         let endpoint = self.all.get(index)?;
-        let in_flight = begin(&endpoint.state)?;
+        let attempt = begin(&endpoint.state)?;
         Some(Picked {
             endpoint,
             index,
-            in_flight,
+            attempt,
         })
     }
 }
@@ -533,10 +533,10 @@ mod tests {
             let (mut tried, now) = (Tried::default(), Instant::now());
             while let Some(mut picked) = self.endpoints.pick(Affinity::default(), &tried, now) {
                 if picked.index >= self.dead {
-                    picked.in_flight.responded(http::StatusCode::OK, now);
+                    picked.attempt.responded(http::StatusCode::OK, now);
                     return (tried.len() + 1, true);
                 }
-                picked.in_flight.failed(self.failure);
+                picked.attempt.failed(self.failure);
                 tried.insert(picked.index);
             }
             (tried.len(), false)

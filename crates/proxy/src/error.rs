@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use weir_http::problem::{BROKEN_BODY, BodyTooLarge, INVALID_RESPONSE, Problem};
 use weir_telemetry::UpstreamFailed;
 
-use super::balance::{Failure, InFlight};
+use super::balance::{Attempt, Failure};
 use super::exchange::ExchangeError;
 use super::handshake::HandshakeError;
 use super::http1::Malformed;
@@ -195,11 +195,11 @@ impl ProxyError {
     }
 
     /// Lets the server's state know what the error says about it.
-    pub(super) fn settle(&self, in_flight: &mut InFlight) {
+    pub(super) fn settle(&self, attempt: &mut Attempt) {
         match (self.failure(), self.status()) {
-            (Some(failure), _) => in_flight.failed(failure),
-            (None, Some(status)) => in_flight.responded(status, Instant::now()),
-            (None, None) => in_flight.settle(),
+            (Some(failure), _) => attempt.failed(failure),
+            (None, Some(status)) => attempt.responded(status, Instant::now()),
+            (None, None) => attempt.settle(),
         }
     }
 

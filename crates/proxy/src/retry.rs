@@ -132,7 +132,7 @@ where
                 Action::Respond => None,
             };
             if let Err(error) = &exchanged {
-                error.settle(&mut picked.in_flight);
+                error.settle(&mut picked.attempt);
             }
             self.was_closed |= is_closed;
             let next = match may_return {
@@ -146,7 +146,7 @@ where
             };
             if let Ok(exchanged) = exchanged {
                 let status = exchanged.status();
-                picked.in_flight.responded(status, Instant::now());
+                picked.attempt.responded(status, Instant::now());
                 exchanged.discard();
             }
             (picked, _permit) = (next, Some(permit));
@@ -215,7 +215,7 @@ where
         let Some(other) = other else {
             return picked;
         };
-        picked.in_flight.settle();
+        picked.attempt.settle();
         other
     }
 
@@ -263,7 +263,7 @@ where
         channel: Channel,
     ) -> Result<ChannelResponse, ProxyError> {
         let now = Instant::now();
-        picked.in_flight.restart(now);
+        picked.attempt.restart(now);
         if self.outbound.has_begun() {
             self.outbound.rewind();
         }
@@ -293,7 +293,7 @@ where
             let mut slot = endpoint
                 .slot(deadline)
                 .await
-                .inspect_err(|_| picked.in_flight.settle())?;
+                .inspect_err(|_| picked.attempt.settle())?;
             let idle = || endpoint.idle_for(&mut slot, Instant::now(), is_upgrade);
             let may_reuse = self.reuse && !self.was_closed;
             if let Some(channel) = may_reuse.then(idle).flatten() {
@@ -322,10 +322,10 @@ where
                 Err(error) => error,
             };
             let Some(failure) = error.failure() else {
-                picked.in_flight.settle();
+                picked.attempt.settle();
                 return Err(error);
             };
-            picked.in_flight.failed(failure);
+            picked.attempt.failed(failure);
             tried.insert(picked.index);
             let now = Instant::now();
             if now >= deadline {

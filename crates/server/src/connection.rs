@@ -20,7 +20,7 @@ use weir_runtime::loop_time::PollClock;
 use super::client_io::ClientIo;
 use super::http1::{Handoff, HeadBounds, Http1, without_empty_lines};
 use super::http2_frames::PREFACE;
-use super::service::{ConnectionService, TrackInFlight};
+use super::service::{ConnectionService, TrackRequests};
 use super::stream_tasks::StreamExecutor;
 
 /// hyper's own settings, and what of them concerns plain requests.
@@ -82,14 +82,14 @@ enum Phase<IO, G, S: ConnectionService> {
     Ended,
 }
 
-type Hyper1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>>;
+type Hyper1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, TrackRequests<S>>;
 type Hyper2<IO, G, S> =
-    http2::Connection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>, StreamExecutor>;
+    http2::Connection<TokioIo<ClientIo<IO, G>>, TrackRequests<S>, StreamExecutor>;
 
 /// A connection between requests.
 struct Parked<IO, G, S> {
     io: ClientIo<IO, G>,
-    service: TrackInFlight<S>,
+    service: TrackRequests<S>,
     /// What ALPN or an earlier request has fixed: a client cannot change its protocol.
     agreed: Option<Protocol>,
 }
@@ -147,7 +147,7 @@ impl<IO, G, S: ConnectionService> ServerConnection<IO, G, S> {
     /// A new connection, whose protocol ALPN may have fixed.
     pub(super) fn new(
         io: ClientIo<IO, G>,
-        service: TrackInFlight<S>,
+        service: TrackRequests<S>,
         protocols: Arc<Protocols>,
         agreed: Option<Protocol>,
     ) -> Self {
@@ -186,7 +186,7 @@ where
     }
 
     /// Has hyper serve HTTP/1.1.
-    fn give_to_hyper(&mut self, io: ClientIo<IO, G>, service: TrackInFlight<S>) {
+    fn give_to_hyper(&mut self, io: ClientIo<IO, G>, service: TrackRequests<S>) {
         let io = TokioIo::new(io);
         let connection = self.protocols.http1.serve_connection(io, service);
         self.phase = Phase::Hyper1(Box::new(connection.with_upgrades()));

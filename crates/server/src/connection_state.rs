@@ -160,11 +160,11 @@ impl ConnectionState {
     }
 
     /// A request's head is complete; the request lasts until the guard is dropped.
-    pub(super) fn request(self: &Arc<Self>) -> InFlight {
+    pub(super) fn request(self: &Arc<Self>) -> ServedRequest {
         self.in_flight.fetch_add(1, Relaxed);
         self.head_begun.store(false, Relaxed);
         self.had_request.store(true, Relaxed);
-        InFlight(Arc::clone(self))
+        ServedRequest(Arc::clone(self))
     }
 
     /// Whether a request of HTTP/2 may have a head of so many bytes beside those in flight.
@@ -258,9 +258,9 @@ impl ConnectionState {
 /// A request that is being served. The response body holds this guard, and so does the request body
 /// while it is read.
 #[derive(Debug)]
-pub(super) struct InFlight(Arc<ConnectionState>);
+pub(super) struct ServedRequest(Arc<ConnectionState>);
 
-impl InFlight {
+impl ServedRequest {
     pub(super) fn requests(&self) -> &StripedGauge {
         &self.0.requests
     }
@@ -299,7 +299,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for ServedRequest {
     fn drop(&mut self) {
         if self.0.in_flight.fetch_sub(1, Relaxed) == 1 {
             self.0.touch();

@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::client_io::LINGER;
-use super::connection_state::InFlight;
+use super::connection_state::ServedRequest;
 
 /// A client's request body. It fails when nothing arrives for `stall_timeout` while it is awaited.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ pub struct DrainOnDrop {
     /// Until it is drained.
     body: Option<ClientBody>,
     /// For HTTP/1.1, where the next request follows the body. Dropped after it.
-    connection: Option<InFlight>,
+    connection: Option<ServedRequest>,
     /// A client that expects `100 Continue` does not get it after the response.
     is_expected: bool,
     /// Whether it has a stream of its own, as those of HTTP/2 have.
@@ -201,7 +201,7 @@ impl DrainOnDrop {
     /// Wraps the body of a request, which keeps its connection busy while it can be read.
     pub(super) fn wrap(
         request: Request<Incoming>,
-        connection: impl FnOnce() -> InFlight,
+        connection: impl FnOnce() -> ServedRequest,
     ) -> Request<Self> {
         let is_stream = request.version() == Version::HTTP_2;
         let is_followed = !is_stream && !request.body().is_end_stream();
@@ -262,7 +262,7 @@ impl Drop for DrainOnDrop {
 }
 
 /// Reads and discards the remainder; the connection counts as busy meanwhile.
-async fn drain(mut body: ClientBody, connection: InFlight) {
+async fn drain(mut body: ClientBody, connection: ServedRequest) {
     let remainder = async { while let Some(Ok(_)) = body.frame().await {} };
     // If a client takes longer, its connection is closed.
     let _ = timeout(DRAIN_TIMEOUT, remainder).await;

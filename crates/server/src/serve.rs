@@ -26,7 +26,7 @@ use super::driver::{ConnectionContext, Driver, End};
 use super::open_connections::{Open, OpenConnections};
 use super::peer_filter::PeerFilter;
 use super::proxy_protocol::{ProxyHeaderError, ProxyProtocol, read_proxy_header};
-use super::service::{ConnectionService, TrackInFlight};
+use super::service::{ConnectionService, TrackRequests};
 use super::settings::HttpSettings;
 use super::tls::{HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
 
@@ -236,7 +236,7 @@ impl Accepted {
         let requests = self.context.metrics.in_flight.clone();
         let bounds = self.context.client_bounds;
         let state = ConnectionState::telling(self.alt_svc, self.draining, requests, bounds);
-        let service = TrackInFlight {
+        let service = TrackRequests {
             inner: make(&self.connection),
             challenges: self.challenges,
             state: Arc::clone(&state),

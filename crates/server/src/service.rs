@@ -26,7 +26,7 @@ use weir_runtime::loop_time::PollClock;
 use weir_telemetry::Tunnel;
 
 use super::challenges::Challenges;
-use super::connection_state::{ConnectionState, InFlight};
+use super::connection_state::{ConnectionState, ServedRequest};
 use super::request_body::DrainOnDrop;
 use super::request_body::RequestBody;
 use super::stream_tasks::begin_tunnel;
@@ -125,14 +125,14 @@ impl StreamHead {
 }
 
 /// Tracks the requests of a connection.
-pub(super) struct TrackInFlight<S> {
+pub(super) struct TrackRequests<S> {
     pub(super) inner: S,
     /// What ACME servers ask, where certificates come from there.
     pub(super) challenges: Option<Challenges>,
     pub(super) state: Arc<ConnectionState>,
 }
 
-impl<S> TrackInFlight<S> {
+impl<S> TrackRequests<S> {
     /// The response to a request that the inner service does not see. hyper answers other invalid
     /// requests by itself.
     pub(super) fn refusal<B>(
@@ -160,7 +160,7 @@ impl<S> TrackInFlight<S> {
     }
 }
 
-impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
+impl<S: ConnectionService> Service<Request<Incoming>> for TrackRequests<S> {
     type Response = Response<TrackedBody<S::Body>>;
     type Error = Unanswered;
     type Future = ResponseFuture<S::Future>;
@@ -177,8 +177,8 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
         if head.is_tunnel {
             *request.method_mut() = Method::GET;
             // The tunnel keeps the extensions, and so the request is in flight as long.
-            let in_flight = Arc::new(self.state.request());
-            request.extensions_mut().insert(in_flight);
+            let served = Arc::new(self.state.request());
+            request.extensions_mut().insert(served);
             request.extensions_mut().insert(WebSocketStream);
         }
         let request = match request.body().is_end_stream() {
@@ -230,7 +230,7 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
     response
 }
 
-impl<S: ConnectionService> TrackInFlight<S> {
+impl<S: ConnectionService> TrackRequests<S> {
     /// Responds to a plain request, which is not refused here.
     pub(super) fn respond(&self, request: BoxedRequest<RequestBody>) -> ResponseFuture<S::Future> {
         self.track(request, None, StreamHead::default())
@@ -248,7 +248,7 @@ impl<S: ConnectionService> TrackInFlight<S> {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
             is_tunnel: head.is_tunnel,
-            guard: Some(InFlightGuard::new(&self.state, head.bytes)),
+            guard: Some(TrackedRequest::new(&self.state, head.bytes)),
             answer: match own {
                 Some(response) => AnswerFuture::Own {
                     response: Some(Box::new(response)),
@@ -301,14 +301,14 @@ fn names_same(authority: &Authority, host: &HeaderValue) -> bool {
         && (ports.0 == ports.1 || ports.0.is_none() || ports.1.is_none())
 }
 
-/// Held while the request is in flight.
-struct InFlightGuard {
-    state: InFlight,
+/// A request that is being served, counted until its response has ended, with its head.
+struct TrackedRequest {
+    state: ServedRequest,
     /// The size of its head, over HTTP/2 or HTTP/3.
     head: u32,
 }
 
-impl InFlightGuard {
+impl TrackedRequest {
     fn new(state: &Arc<ConnectionState>, head: u32) -> Self {
         let state = state.request();
         state.requests().inc();
@@ -319,7 +319,7 @@ impl InFlightGuard {
     }
 }
 
-impl Drop for InFlightGuard {
+impl Drop for TrackedRequest {
     fn drop(&mut self) {
         if self.head > 0 {
             self.state.release_head(self.head);
@@ -329,11 +329,11 @@ impl Drop for InFlightGuard {
 }
 
 pin_project! {
-    /// The future of [`TrackInFlight`].
+    /// The future of [`TrackRequests`].
     pub(super) struct ResponseFuture<F> {
         #[pin]
         answer: AnswerFuture<F>,
-        guard: Option<InFlightGuard>,
+        guard: Option<TrackedRequest>,
         version: Version,
         is_head: bool,
         // Whether a stream of HTTP/2 is to become a tunnel.
@@ -399,7 +399,7 @@ where
         {
             guard.state.upgrades();
         }
-        let closes = |guard: &InFlightGuard| guard.state.closes();
+        let closes = |guard: &TrackedRequest| guard.state.closes();
         let closes = match *this.version {
             // They have GOAWAY instead of a header.
             Version::HTTP_2 | Version::HTTP_3 => false,
@@ -541,7 +541,7 @@ pin_project! {
         #[pin]
         inner: Content<B>,
         failure: Option<Box<dyn Error + Send + Sync>>,
-        guard: Option<InFlightGuard>,
+        guard: Option<TrackedRequest>,
     }
 }
 

@@ -21,13 +21,13 @@ use weir_telemetry::{Handshake, events};
 
 use super::alt_svc::AltSvc;
 use super::connection::PollConnection;
-use super::connection_state::{ConnectionState, InFlight, MAX_HEADS_IN_FLIGHT};
+use super::connection_state::{ConnectionState, MAX_HEADS_IN_FLIGHT, ServedRequest};
 use super::drain::Draining;
 use super::driver::{ConnectionContext, Driver, End};
 use super::open_connections::OpenConnections;
 use super::request_body::{DrainOnDrop, RequestBody};
 use super::serve::{Connection, Http};
-use super::service::{ConnectionService, StreamHead, TrackInFlight, Unanswered, head_bytes};
+use super::service::{ConnectionService, StreamHead, TrackRequests, Unanswered, head_bytes};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -182,7 +182,7 @@ where
         let (alt_svc, draining) = (self.alt_svc.clone(), self.draining.clone());
         let state = ConnectionState::telling(alt_svc, draining, requests, bounds);
         state.set_multiplexed();
-        let service = TrackInFlight {
+        let service = TrackRequests {
             inner: (self.make)(connection),
             challenges: None,
             state: Arc::clone(&state),
@@ -204,7 +204,7 @@ where
 }
 
 /// The service of one connection, for each of its streams.
-pub struct StreamService<S>(Arc<TrackInFlight<S>>);
+pub struct StreamService<S>(Arc<TrackRequests<S>>);
 
 impl<S> Clone for StreamService<S> {
     fn clone(&self) -> Self {
@@ -214,14 +214,14 @@ impl<S> Clone for StreamService<S> {
 
 /// Held while a stream is served, from its first byte to the last that its client has accepted.
 pub struct BusyStream {
-    _in_flight: InFlight,
+    _served: ServedRequest,
 }
 
 impl<S: ConnectionService> StreamService<S> {
     /// A stream has begun: the connection is busy as long as the guard is held.
     pub fn stream(&self) -> BusyStream {
         BusyStream {
-            _in_flight: self.0.state.request(),
+            _served: self.0.state.request(),
         }
     }
 

@@ -14,7 +14,7 @@ mod settings;
 mod upstream_state;
 
 pub(super) use picker::Picker;
-pub(super) use server_state::{Failure, InFlight, ServerState, ServerStatus};
+pub(super) use server_state::{Attempt, Failure, ServerState, ServerStatus};
 pub use settings::{Balance, Ejection, HealthCheck, Retries, Sticky};
 pub(super) use upstream_state::RetryPermit;
 pub use upstream_state::UpstreamState;

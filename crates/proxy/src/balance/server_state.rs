@@ -284,7 +284,7 @@ impl ServerState {
     }
 
     /// Begins a request to this server, unless another one has become its probe meanwhile.
-    pub(crate) fn begin(self: &Arc<Self>, now: Instant) -> Option<InFlight> {
+    pub(crate) fn begin(self: &Arc<Self>, now: Instant) -> Option<Attempt> {
         let next = self.next_probe.load(Relaxed);
         if next == 0 {
             return Some(self.enter(AttemptKind::Regular, now));
@@ -297,13 +297,13 @@ impl ServerState {
     }
 
     /// Begins a request although the server may be out, because no other is available.
-    pub(crate) fn begin_as_last_resort(self: &Arc<Self>, now: Instant) -> InFlight {
+    pub(crate) fn begin_as_last_resort(self: &Arc<Self>, now: Instant) -> Attempt {
         self.enter(AttemptKind::LastResort, now)
     }
 
-    fn enter(self: &Arc<Self>, kind: AttemptKind, began: Instant) -> InFlight {
+    fn enter(self: &Arc<Self>, kind: AttemptKind, began: Instant) -> Attempt {
         self.in_flight.fetch_add(1, Relaxed);
-        InFlight {
+        Attempt {
             server: Arc::clone(self),
             kind,
             began,
@@ -469,8 +469,8 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }
 
-/// A request to a server, for as long as it or its response lasts.
-pub(crate) struct InFlight {
+/// An attempt at a server: a request to it, for as long as it or its response lasts.
+pub(crate) struct Attempt {
     server: Arc<ServerState>,
     kind: AttemptKind,
     began: Instant,
@@ -478,7 +478,7 @@ pub(crate) struct InFlight {
     settled: bool,
 }
 
-impl InFlight {
+impl Attempt {
     pub(crate) fn server(&self) -> &ServerState {
         &self.server
     }
@@ -508,7 +508,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for Attempt {
     fn drop(&mut self) {
         self.server.in_flight.fetch_sub(1, Relaxed);
         if self.settled {
@@ -546,16 +546,16 @@ mod interleavings {
     /// A request, or a probe, that is answered or fails while others do.
     fn request(server: &Arc<ServerState>) {
         let later = Instant::now() + HOUR;
-        let mut in_flight = match thread_rng().gen_bool(0.5) {
+        let mut attempt = match thread_rng().gen_bool(0.5) {
             true => server.begin_as_last_resort(later),
             false => match server.begin(later) {
-                Some(in_flight) => in_flight,
+                Some(attempt) => attempt,
                 None => return,
             },
         };
         match thread_rng().gen_bool(0.5) {
-            true => in_flight.responded(StatusCode::OK, later),
-            false => in_flight.failed(Failure::Connect),
+            true => attempt.responded(StatusCode::OK, later),
+            false => attempt.failed(Failure::Connect),
         }
     }
 

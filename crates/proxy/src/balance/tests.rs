@@ -33,10 +33,10 @@ fn states(settings: &UpstreamSettings) -> Vec<Arc<ServerState>> {
 /// What becomes of a request to a server that must be able to get one.
 fn request(server: &Arc<ServerState>, failure: Option<Failure>) {
     let now = Instant::now();
-    let mut in_flight = server.begin(now).unwrap();
+    let mut attempt = server.begin(now).unwrap();
     match failure {
-        Some(failure) => in_flight.failed(failure),
-        None => in_flight.responded(StatusCode::OK, now),
+        Some(failure) => attempt.failed(failure),
+        None => attempt.responded(StatusCode::OK, now),
     }
 }
 
@@ -153,8 +153,8 @@ async fn statuses_are_failures_as_configured() {
         assert_eq!(statuses(&servers), [Available, Available], "{status}");
         for _ in 0..5 {
             let now = Instant::now();
-            let mut in_flight = servers[0].begin(now).unwrap();
-            in_flight.responded(StatusCode::from_u16(status).unwrap(), now);
+            let mut attempt = servers[0].begin(now).unwrap();
+            attempt.responded(StatusCode::from_u16(status).unwrap(), now);
         }
     }
     assert_eq!(statuses(&servers), [Unavailable, Available]);
@@ -305,8 +305,8 @@ async fn a_server_beyond_the_share_is_out_for_longer_if_it_hangs_or_the_others_a
 async fn a_server_that_is_tried_for_want_of_others_is_back_when_it_responds() {
     let servers = states(&settings(&[1, 1]));
     request(&servers[0], Some(Failure::Connect));
-    let mut in_flight = servers[0].begin_as_last_resort(Instant::now());
-    in_flight.responded(StatusCode::OK, Instant::now());
+    let mut attempt = servers[0].begin_as_last_resort(Instant::now());
+    attempt.responded(StatusCode::OK, Instant::now());
     assert_eq!(statuses(&servers), [Available, Available]);
 }
 
@@ -371,7 +371,7 @@ async fn retries_are_bounded_by_a_share_of_the_requests_in_flight_and_a_few_are_
     };
     assert_eq!(most(&upstream, &retries), 3);
     let server = &upstream.servers()[0];
-    let _in_flight: Vec<_> = (0..50).map(|_| server.begin(Instant::now())).collect();
+    let _attempts: Vec<_> = (0..50).map(|_| server.begin(Instant::now())).collect();
     assert_eq!(most(&upstream, &retries), 10);
     assert_eq!(most(&upstream, &retries), 10, "what is over is given back");
     let none = Retries {
@@ -441,7 +441,7 @@ async fn servers_that_stay_on_the_list_keep_what_is_known_of_them_and_those_that
         statuses(&old),
         [Unavailable, Unavailable, Available, Available]
     );
-    let mut in_flight = old[1].begin_as_last_resort(Instant::now());
+    let mut attempt = old[1].begin_as_last_resort(Instant::now());
     // The second of those that are out leaves, the third server comes first, another is new.
     let mut after = settings(&[5, 1, 7, 1]);
     after.servers.swap(0, 2);
@@ -458,7 +458,7 @@ async fn servers_that_stay_on_the_list_keep_what_is_known_of_them_and_those_that
     );
     // Half of them may be out, and the one that has gone is none of them.
     drop(state);
-    in_flight.failed(Failure::Connect);
+    attempt.failed(Failure::Connect);
     request(&new[0], Some(Failure::Connect));
     request(&new[1], Some(Failure::Connect));
     assert_eq!(

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::connections::{StreamPermit, StreamSlot};
 use super::upload::Upload;
-use crate::balance::InFlight;
+use crate::balance::Attempt;
 use crate::connection::DeadlineTimer;
 use crate::exchange::ExchangeError;
 use crate::http1::Malformed;
@@ -72,7 +72,7 @@ where
     Ok(response.map(|body| ResponseStream {
         body,
         _slot: Arc::clone(&slot),
-        _in_flight: None,
+        _attempt: None,
         rest: upload.is_pending().then(|| {
             let upload = upload.clone();
             Box::pin(finish(upload, timeout)) as Pin<Box<dyn Future<Output = ()> + Send>>
@@ -152,15 +152,15 @@ pub(crate) struct ResponseStream {
     body: Incoming,
     _slot: Arc<StreamSlot>,
     /// The request that is in flight as long as the response.
-    _in_flight: Option<InFlight>,
+    _attempt: Option<Attempt>,
     /// The rest of the request, which may end after the response.
     rest: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl ResponseStream {
     /// Counts the request as in flight until the end of the response.
-    pub(crate) fn keep(&mut self, in_flight: InFlight) {
-        self._in_flight = Some(in_flight);
+    pub(crate) fn keep(&mut self, attempt: Attempt) {
+        self._attempt = Some(attempt);
     }
 
     pub(crate) fn poll_frame(

@@ -26,7 +26,7 @@ pub(super) use self::request::take;
 use self::response::{Framing, Output};
 use self::spare::SpareMaps;
 use super::client_io::ClientIo;
-use super::service::{ConnectionService, ResponseFuture, TrackInFlight, TrackedBody};
+use super::service::{ConnectionService, ResponseFuture, TrackRequests, TrackedBody};
 
 /// How large a head may be. hyper refuses a larger one.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub(super) struct HeadBounds {
 /// A connection whose requests are plain so far.
 pub(super) struct Http1<IO, G, S: ConnectionService> {
     io: ClientIo<IO, G>,
-    service: TrackInFlight<S>,
+    service: TrackRequests<S>,
     bounds: HeadBounds,
     /// What has arrived and belongs to no request yet.
     input: Bytes,
@@ -116,7 +116,7 @@ where
     /// A connection on which `input` has arrived.
     pub(super) fn new(
         io: ClientIo<IO, G>,
-        service: TrackInFlight<S>,
+        service: TrackRequests<S>,
         bounds: HeadBounds,
         input: Bytes,
     ) -> Self {
@@ -133,7 +133,7 @@ where
     }
 
     /// The connection, its service, and what has arrived for the next request.
-    pub(super) fn into_parts(self) -> (ClientIo<IO, G>, TrackInFlight<S>, Bytes) {
+    pub(super) fn into_parts(self) -> (ClientIo<IO, G>, TrackRequests<S>, Bytes) {
         (self.io, self.service, self.input)
     }
 
@@ -327,7 +327,7 @@ mod tests {
         let settings = HttpSettings::default();
         let bounds = settings.client_bounds();
         let state = ConnectionState::new(Draining::never(), StripedGauge::default(), bounds);
-        let service = TrackInFlight {
+        let service = TrackRequests {
             inner: service_fn(async |_: Request<RequestBody>| {
                 let event = stream::iter([Ok::<_, Infallible>(Frame::data("event".into()))]);
                 let body = StreamBody::new(event.chain(stream::pending()));

@@ -25,7 +25,7 @@ use super::super::drain::Draining;
 use super::super::driver::Driver;
 use super::super::request_body::RequestBody;
 use super::super::serve::Http;
-use super::super::service::{TrackInFlight, service_fn};
+use super::super::service::{TrackRequests, service_fn};
 use super::super::settings::HttpSettings;
 
 type Pieces = StreamBody<stream::Iter<std::vec::IntoIter<io::Result<Frame<Bytes>>>>>;
@@ -149,7 +149,7 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
     let draining = Draining::never();
     let bounds = settings.client_bounds();
     let state = ConnectionState::new(draining, StripedGauge::default(), bounds);
-    let service = TrackInFlight {
+    let service = TrackRequests {
         inner: service_fn(async |request: Request<RequestBody>| {
             let path = request.uri().path().to_owned();
             let body = request.into_body().collect().await.unwrap().to_bytes();

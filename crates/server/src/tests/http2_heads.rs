@@ -23,7 +23,7 @@ use super::super::driver::Driver;
 use super::super::http2_frames::PREFACE;
 use super::super::request_body::RequestBody;
 use super::super::serve::Http;
-use super::super::service::{TrackInFlight, service_fn};
+use super::super::service::{TrackRequests, service_fn};
 use super::super::settings::HttpSettings;
 use super::PATIENTLY;
 
@@ -86,7 +86,7 @@ fn serve() -> (DuplexStream, Arc<Held>) {
         let held = Arc::clone(&of_service);
         async move { Ok::<_, Infallible>(answer(request, held).await) }
     });
-    let service = TrackInFlight {
+    let service = TrackRequests {
         inner,
         challenges: None,
         state: Arc::clone(&state),

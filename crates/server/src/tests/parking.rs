@@ -27,7 +27,7 @@ use super::super::driver::{Driver, End};
 use super::super::http2_frames::PREFACE;
 use super::super::request_body::RequestBody;
 use super::super::serve::Http;
-use super::super::service::{TrackInFlight, service_fn};
+use super::super::service::{TrackRequests, service_fn};
 use super::super::settings::HttpSettings;
 use super::super::tls::Tls;
 use super::certificates::certificates;
@@ -151,7 +151,7 @@ where
         let seen = Arc::clone(&seen_inside);
         async move { Ok::<_, Infallible>(answer(request, seen).await) }
     });
-    let service = TrackInFlight {
+    let service = TrackRequests {
         inner,
         challenges: None,
         state: Arc::clone(&state),

@@ -22,7 +22,7 @@ use super::super::drain::Draining;
 use super::super::driver::Driver;
 use super::super::request_body::RequestBody;
 use super::super::serve::Http;
-use super::super::service::{TrackInFlight, service_fn};
+use super::super::service::{TrackRequests, service_fn};
 use super::super::settings::HttpSettings;
 
 const MIB: usize = 1024 * 1024;
@@ -34,7 +34,7 @@ fn connect() -> DuplexStream {
     let draining = Draining::never();
     let bounds = settings.client_bounds();
     let state = ConnectionState::new(draining, StripedGauge::default(), bounds);
-    let service = TrackInFlight {
+    let service = TrackRequests {
         inner: service_fn(async |_: Request<RequestBody>| {
             let mut denied = Response::new(Full::from("denied"));
             *denied.status_mut() = StatusCode::TOO_MANY_REQUESTS;
