@@ -15,7 +15,6 @@ mod file_descriptors;
 mod fleet;
 mod forward_auth;
 mod gateway;
-mod overrides;
 mod reloads;
 pub mod schemas;
 mod shared_list;
@@ -201,7 +200,7 @@ async fn serve(
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
     let snapshot = gateway.snapshot();
     startup_log::started(&snapshot.settings, &listening, admin_address, &metrics);
-    startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
+    snapshot.overrides.warn(&snapshot.settings);
 
     // Until a signal or a successor ends it.
     let handler = ProcessEvents {

@@ -26,7 +26,7 @@ use weir_telemetry::{Metrics, events};
 use weir_yaml::Inputs;
 
 use super::features::Features;
-use super::overrides::{CheckedOverride, KeptOverride};
+use super::features::overrides::{CheckedOverrides, KeptOverride};
 use super::shared_list::ListTarget;
 use super::sockets::Sockets;
 use super::stack::SharedState;
@@ -86,7 +86,7 @@ pub(super) struct Snapshot {
     /// With the overrides by the admin API.
     pub(super) settings: Settings,
     pub(super) layers: StackLayers,
-    pub(super) overrides: Vec<CheckedOverride>,
+    pub(super) overrides: CheckedOverrides,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
     pub(super) sockets: Sockets,
     /// Whether an upstream gets PROXY headers.
@@ -104,10 +104,8 @@ impl Snapshot {
         earlier: Option<&Self>,
     ) -> Self {
         let around = &process.environment;
-        let written: Vec<_> = (overrides.iter().map(|kept| Arc::clone(&kept.written))).collect();
-        let (mut settings, checks) = loaded.with_overrides(&written, process.clock.now());
-        let checked = overrides.iter().cloned().zip(checks);
-        let checked = checked.map(|(kept, check)| CheckedOverride { kept, check });
+        let now = process.clock.now();
+        let (mut settings, overrides) = CheckedOverrides::add_to(loaded, overrides, now);
         if let Some(earlier) = earlier {
             settings.account.inherit(&earlier.settings.account);
         }
@@ -124,7 +122,7 @@ impl Snapshot {
         let layers = StackLayers::new(&settings, &upstreams, &around.shared, redirects, decides);
         Self {
             upstreams,
-            overrides: checked.collect(),
+            overrides,
             // SRV records may come later than the client's connection.
             sends_proxy_headers: loaded
                 .upstreams
@@ -195,8 +193,7 @@ impl Reloads {
     ) -> Self {
         let kept = RestartOnlySettings::new(&loaded);
         let inputs = Arc::new(inputs);
-        let overrides = publish.borrow().overrides.clone().into_iter();
-        let overrides = overrides.map(|checked| checked.kept).collect();
+        let overrides = publish.borrow().overrides.kept();
         Self {
             loaded: RefCell::new(loaded),
             overrides: RefCell::new(overrides),
@@ -308,7 +305,7 @@ impl Reloads {
         self.loaded.replace(Arc::new(settings));
         let snapshot = self.publish_snapshot();
         startup_log::reloaded(&snapshot.settings, &self.kept, self.metrics());
-        startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
+        snapshot.overrides.warn(&snapshot.settings);
     }
 
     fn publish_snapshot(&self) -> Arc<Snapshot> {
@@ -329,22 +326,15 @@ impl ListTarget<KeptOverride> for Reloads {
     fn put_in_force(&self, overrides: &[Arc<KeptOverride>]) {
         self.overrides.replace(overrides.to_vec());
         let snapshot = self.publish_snapshot();
-        startup_log::overrides_changed(&snapshot.settings, &snapshot.overrides);
+        snapshot.overrides.log_change(&snapshot.settings);
     }
 
-    /// Whether an override fits its limit, and does not contradict another.
     fn check(&self, wanted: &Arc<KeptOverride>, others: &[Arc<KeptOverride>]) -> OverrideCheck {
-        let loaded = self.loaded.borrow();
-        let all = others.iter().chain([wanted]);
-        let all: Vec<_> = all.map(|kept| Arc::clone(&kept.written)).collect();
-        let (_, mut checks) = loaded.with_overrides(&all, self.process.clock.now());
-        checks.pop().unwrap_or(Ok(Vec::new()))
+        wanted.check(&self.loaded.borrow(), others, self.process.clock.now())
     }
 
     fn log_ended(&self, kept: &KeptOverride) {
-        let limit = &kept.written.limit;
-        let id = self.loaded.borrow().logged_id(limit, &kept.written.id);
-        tracing::info!(limit, id, "override ended");
+        kept.log_end(&self.loaded.borrow());
     }
 }
 

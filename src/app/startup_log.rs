@@ -15,7 +15,6 @@ use weir_telemetry::events::{self, Loaded};
 use weir_yaml::HumanDuration;
 
 use super::features::ROOMS;
-use super::overrides::CheckedOverride;
 use super::wording::{describe_quota, in_words, write_list};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -59,31 +58,6 @@ fn loaded(settings: &Settings) -> Loaded {
     Loaded {
         routes: settings.routes.len(),
         limits: settings.limits().len(),
-    }
-}
-
-/// Says that other overrides by the admin API are in force.
-pub(super) fn overrides_changed(settings: &Settings, overrides: &[CheckedOverride]) {
-    let in_force = overrides.iter().filter(|checked| checked.check.is_ok());
-    let in_force = in_force.count();
-    tracing::info!(in_force, "overrides by the admin API changed");
-    warn_of_overrides(settings, overrides);
-}
-
-/// Warns of overrides by the admin API that the configuration does not fit.
-pub(super) fn warn_of_overrides(settings: &Settings, overrides: &[CheckedOverride]) {
-    for CheckedOverride { kept, check } in overrides {
-        if let Err(reasons) = check {
-            let limit = &kept.written.limit;
-            let id = settings.logged_id(limit, &kept.written.id);
-            let cause = reasons.join("; ");
-            tracing::warn!(
-                limit,
-                id,
-                cause,
-                "this override by the admin API is not in force"
-            );
-        }
     }
 }
 

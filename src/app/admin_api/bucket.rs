@@ -106,7 +106,7 @@ pub(super) enum Change {
     Refund(u64),
 }
 
-pub(super) fn limit_named<'s>(
+pub(in crate::app) fn limit_named<'s>(
     settings: &'s Settings,
     name: &str,
 ) -> Result<&'s Arc<Limit>, ApiError> {

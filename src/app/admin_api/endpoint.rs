@@ -58,7 +58,7 @@ impl Endpoint {
 pub(in crate::app) struct Call<'a> {
     pub(in crate::app) operator: &'a Operator,
     /// The path's parameters, in their order.
-    pub(super) parameters: &'a [String],
+    pub(in crate::app) parameters: &'a [String],
     pub(in crate::app) head: request::Parts,
     pub(in crate::app) body: RequestBody,
     pub(in crate::app) now: Timestamp,

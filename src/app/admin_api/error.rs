@@ -120,7 +120,7 @@ impl ApiError {
         }
     }
 
-    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+    pub(in crate::app) fn into_response(self) -> Response<Full<Bytes>> {
         let mut response = Problem::new(self.status(), self.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -6,7 +6,7 @@
 //! connects to a remote store at the first request for what is in it.
 
 pub(super) mod authorization;
-mod bucket;
+pub(super) mod bucket;
 mod bucket_list;
 mod configuration;
 pub(super) mod endpoint;
@@ -16,8 +16,7 @@ mod explain;
 pub(super) mod findings;
 mod fleet;
 mod gateway_findings;
-mod overrides;
-mod paths;
+pub(super) mod paths;
 mod process;
 pub(super) mod request;
 pub(super) mod responses;
@@ -40,7 +39,7 @@ use weir_console::dashboard;
 use weir_console::fleet::FleetView;
 use weir_console::history::History;
 use weir_console::scope::CountedScope;
-use weir_limit::time::Clock;
+use weir_limit::time::{Clock, Timestamp};
 use weir_logging::LogLevel;
 use weir_server::{AdminApi, Connection, RequestBody};
 use weir_telemetry::Metrics;
@@ -66,12 +65,7 @@ fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
         bucket::ENDPOINTS,
     ];
     let of_rooms = ROOMS.iter().map(|room| room.endpoints());
-    let last = [
-        overrides::ENDPOINTS,
-        explain::ENDPOINTS,
-        events::ENDPOINTS,
-        process::ENDPOINTS,
-    ];
+    let last = [explain::ENDPOINTS, events::ENDPOINTS, process::ENDPOINTS];
     let all = first.into_iter().chain(of_rooms).chain(last);
     all.flatten()
 }
@@ -182,7 +176,7 @@ impl Api {
             parameters: target.parameters(),
             head,
             body,
-            now: self.clock.now(),
+            now: self.now(),
         };
         target.respond(self, call).await
     }
@@ -190,6 +184,10 @@ impl Api {
     /// The configuration in force.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshots.borrow())
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// The features that other gateways know of.

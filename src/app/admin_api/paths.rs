@@ -11,13 +11,13 @@ use super::error::ApiError;
 use super::{Api, endpoints};
 
 /// An endpoint, and what its path says of it.
-pub(super) struct Target {
+pub(in crate::app) struct Target {
     endpoint: &'static Endpoint,
     parameters: Vec<String>,
 }
 
 impl Target {
-    pub(super) fn find(path: &str) -> Result<Self, ApiError> {
+    pub(in crate::app) fn find(path: &str) -> Result<Self, ApiError> {
         let found = endpoints().find_map(|endpoint| {
             let parameters = parameters(endpoint.template, path)?;
             Some((endpoint, parameters))
@@ -30,7 +30,7 @@ impl Target {
     }
 
     /// Whether the path has a method.
-    pub(super) fn check(&self, method: &Method) -> Result<(), ApiError> {
+    pub(in crate::app) fn check(&self, method: &Method) -> Result<(), ApiError> {
         let methods = self.endpoint.methods;
         let mut all = methods.split(", ");
         let is_there = all.any(|allowed| allowed == method.as_str());
@@ -43,7 +43,7 @@ impl Target {
     }
 
     /// The parameters of the path, in their order.
-    pub(super) fn parameters(&self) -> &[String] {
+    pub(in crate::app) fn parameters(&self) -> &[String] {
         &self.parameters
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use weir_config::Until;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::OverrideOrigin;
@@ -139,7 +139,7 @@ pub(super) struct Override {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Origin {
+pub(in crate::app) enum Origin {
     Api,
     File,
 }
@@ -155,43 +155,11 @@ impl From<OverrideOrigin> for Origin {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct OverridePage {
-    pub(super) total: usize,
-    pub(super) overrides: Vec<ListedOverride>,
-}
-
-/// An override of a file or of the admin API.
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct ListedOverride {
-    pub(super) limit: String,
-    pub(super) id: String,
-    pub(super) origin: Origin,
-    /// As they are written, with the moment at which it ends.
-    #[serde(flatten)]
-    #[cfg_attr(test, schemars(with = "super::tests::openapi::ListedParameters"))]
-    pub(super) parameters: Map<String, Value>,
-    /// Who set it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) set_by: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schemars(with = "DateTime"))]
-    pub(super) set_at: Option<String>,
-    pub(super) in_force: bool,
-    /// Why it is not in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reason: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) warnings: Vec<String>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
 pub(super) struct Config {
     pub(super) loaded_at: DateTime,
     /// By their names, each as it is written, with secrets hidden; with `defaults=true`, also the
     /// defaults of keys that are left out.
-    #[cfg_attr(test, schemars(with = "Map<String, Value>"))]
+    #[cfg_attr(test, schemars(with = "serde_json::Map<String, Value>"))]
     pub(super) files: Value,
     /// The keys of gateway.yaml whose changes take a restart, such as `admin.address`, with all
     /// that is below them. A reload applies the others.

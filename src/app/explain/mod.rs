@@ -11,7 +11,6 @@ pub(super) mod limits;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderName, HeaderValue};
@@ -31,8 +30,7 @@ use weir_yaml::Diagnostics;
 
 use self::decision::FirstDecision;
 pub use self::descriptor::{Descriptor, explain_descriptor, parse_entry};
-use super::features::{ArrivedRequest, Load, ROOMS};
-use super::overrides;
+use super::features::{ArrivedRequest, Load, ROOMS, overrides};
 use super::stack::refusal;
 
 /// Added when no `hash_key` is configured.
@@ -70,7 +68,7 @@ fn explained(
 ) -> Result<String, Diagnostics> {
     let key = HashKey::random();
     let settings = weir_config::load(path, &key)?;
-    let (settings, note) = with_kept_overrides(settings);
+    let (settings, note) = overrides::with_kept(settings);
     let mut text = String::new();
     // Writing to a `String` never fails.
     let _ = write(&mut text, &settings);
@@ -121,35 +119,6 @@ pub fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
         .parse()
         .map_err(|_| "the value has control characters".to_owned())?;
     Ok((name, value))
-}
-
-/// The settings with the overrides by the admin API, or where to look for those.
-fn with_kept_overrides(settings: Settings) -> (Settings, String) {
-    let process = &settings.process;
-    if process.store.is_shared() {
-        let note = match process.admin {
-            Some(_) => {
-                "note: overrides by the admin API are in Redis and left out here; `weir override \
-                        list` shows them, and `weir bucket get` which one a subject has\n"
-            }
-            None => "",
-        };
-        return (settings, note.to_owned());
-    }
-    let Some(path) = &process.overrides_file else {
-        return (settings, String::new());
-    };
-    match overrides::in_file(path) {
-        Ok(kept) => {
-            let written: Vec<_> = kept.iter().map(|kept| Arc::clone(&kept.written)).collect();
-            let (settings, _) = settings.with_overrides(&written, SystemClock.now());
-            (settings, String::new())
-        }
-        Err(error) => (
-            settings,
-            format!("note: overrides by the admin API are left out here: {error}\n"),
-        ),
-    }
 }
 
 fn write(

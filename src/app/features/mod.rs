@@ -11,6 +11,7 @@ pub(super) mod jwks;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod overload;
+pub(super) mod overrides;
 mod room;
 mod shedding;
 pub(super) mod srv;
@@ -32,17 +33,17 @@ use weir_telemetry::{Metrics, Tracer};
 use self::bans::{BansRoom, SharedBans, StandingBan};
 use self::jwks::KeySets;
 use self::overload::Overload;
+use self::overrides::{KeptOverride, OverridesRoom};
 pub(super) use self::room::{ArrivedRequest, DecisionCounters, Room};
 pub(super) use self::shedding::Load;
 use self::shedding::SheddingRoom;
 use self::srv::SrvServers;
-use super::overrides::{self, KeptOverride};
 use super::shared_list::{ListChanges, ListKeeper, ListTarget};
 use super::sockets::Sockets;
 
 /// What shows something of itself. By this order they are summarized, explained and listed, and the
 /// first one that has a remedy gives it.
-pub(super) const ROOMS: [&dyn Room; 2] = [&SheddingRoom, &BansRoom];
+pub(super) const ROOMS: [&dyn Room; 3] = [&SheddingRoom, &BansRoom, &OverridesRoom];
 
 /// What follows the configuration in force.
 trait Feature: Send + Sync {

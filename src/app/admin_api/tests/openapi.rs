@@ -7,50 +7,16 @@ use std::fs;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, json_schema};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::app::admin_api::responses::{self, DateTime};
 use crate::app::admin_api::{endpoints, explain, process, request};
-use crate::app::features::bans;
+use crate::app::features::{bans, overrides};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
 
 /// Members that are null or absent; others that may be absent are never null.
 const NULL_OR_ABSENT: [&str; 2] = ["name", "offences"];
-
-/// The parameters of an override, as a list has them.
-#[derive(JsonSchema, Serialize)]
-pub(in crate::app::admin_api) struct ListedParameters {
-    #[serde(flatten)]
-    parameters: OverrideParameters,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<DateTime>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct OverrideBody {
-    #[serde(flatten)]
-    _parameters: OverrideParameters,
-    #[serde(rename = "until")]
-    _until: Option<String>,
-    #[serde(rename = "for")]
-    _for: Option<String>,
-}
-
-#[derive(Deserialize, JsonSchema, Serialize)]
-struct OverrideParameters {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    period: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    in_flight: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    comment: Option<String>,
-}
 
 impl JsonSchema for DateTime {
     fn inline_schema() -> bool {
@@ -260,18 +226,18 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "overrides",
         )
         .parameters(&["origin", "offset", "most"])
-        .responses::<responses::OverridePage>("A page of them.", schemas),
+        .responses::<overrides::OverridePage>("A page of them.", schemas),
         ("GET", "/v1/overrides/{limit}") => {
             operation("listOverridesOfLimit", "Those of a limit", "overrides")
                 .parameters(&["limit", "origin", "offset", "most"])
-                .responses::<responses::OverridePage>("A page of them.", schemas)
+                .responses::<overrides::OverridePage>("A page of them.", schemas)
                 .refuses(&[404])
         }
         ("GET", "/v1/overrides/{limit}/{id}") => {
             let response = "That of the admin API, and that of a file.";
             operation("getOverride", "Those of an id", "overrides")
                 .parameters(&["limit", "id", "origin", "offset", "most"])
-                .responses::<responses::OverridePage>(response, schemas)
+                .responses::<overrides::OverridePage>(response, schemas)
                 .refuses(&[404])
         }
         ("PUT", "/v1/overrides/{limit}/{id}") => {
@@ -280,8 +246,8 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             });
             operation("setOverride", "Gives an id other parameters", "overrides")
                 .parameters(&["limit", "id"])
-                .body::<OverrideBody>(json!({ "forATime": example }))
-                .responses::<responses::ListedOverride>("The override.", schemas)
+                .body::<overrides::OverrideBody>(json!({ "forATime": example }))
+                .responses::<overrides::ListedOverride>("The override.", schemas)
                 .refuses(&[404, 409, 500, 503])
         }
         ("DELETE", "/v1/overrides/{limit}/{id}") => operation(
@@ -290,7 +256,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "overrides",
         )
         .parameters(&["limit", "id"])
-        .responses::<responses::OverridePage>("Those of the id that are left.", schemas)
+        .responses::<overrides::OverridePage>("Those of the id that are left.", schemas)
         .refuses(&[404, 500, 503]),
         ("POST", "/v1/explain") => {
             let example = json!({"path": "/a", "ip": "203.0.113.9", "headers": ["a: b"]});

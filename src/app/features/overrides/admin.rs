@@ -14,15 +14,15 @@ use weir_server::RequestBody;
 use weir_telemetry::audit;
 use weir_yaml::HumanDuration;
 
-use super::Api;
-use super::authorization::Operator;
-use super::bucket::limit_named;
-use super::endpoint::{Call, Endpoint, Reply, json_response};
-use super::error::{ApiError, ResponseError};
-use super::request::{parse_body, read_body};
-use super::responses::{ListedOverride, Origin, OverridePage};
-use crate::app::overrides::{CheckedOverride, KeptOverride};
-use crate::app::reloads::Snapshot;
+use super::responses::{ListedOverride, OverridePage};
+use super::{CheckedOverride, CheckedOverrides, KeptOverride};
+use crate::app::admin_api::Api;
+use crate::app::admin_api::authorization::Operator;
+use crate::app::admin_api::bucket::limit_named;
+use crate::app::admin_api::endpoint::{Call, Endpoint, Reply, json_response};
+use crate::app::admin_api::error::{ApiError, ResponseError};
+use crate::app::admin_api::request::{parse_body, read_body};
+use crate::app::admin_api::responses::Origin;
 use crate::app::shared_list::{ListChanges, ListEntry};
 
 pub(super) const ENDPOINTS: &[Endpoint] = &[
@@ -80,16 +80,20 @@ async fn respond(api: &Api, call: Call<'_>) -> Reply {
     let Call { operator, now, .. } = call;
     let query = OverridesRequest::parse(&call.head.method, call.head.uri.query(), call.parameters)?;
     let snapshot = api.snapshot();
-    let changes = api.shared.override_changes();
+    let changes = api.shared().override_changes();
     let changed = query.change(&snapshot.settings, call.body, operator, changes, now);
     let warnings = changed.await?;
     // What was changed is in force by now.
-    let (snapshot, now) = (api.snapshot(), api.clock.now());
+    let (snapshot, now) = (api.snapshot(), api.now());
+    let in_force = (&snapshot.settings, &snapshot.overrides);
     match query.is_set() {
-        true => json_response(&query.set(&snapshot, warnings, now)?),
-        false => json_response(&query.page(&snapshot, now)?),
+        true => json_response(&query.set(in_force, warnings, now)?),
+        false => json_response(&query.page(in_force, now)?),
     }
 }
+
+/// The settings in force, and the overrides by the admin API that they are with.
+type InForce<'a> = (&'a Settings, &'a CheckedOverrides);
 
 struct OverridesRequest {
     method: Method,
@@ -186,17 +190,17 @@ impl OverridesRequest {
     /// The override that was set; none if it was deleted meanwhile.
     fn set(
         &self,
-        snapshot: &Snapshot,
+        in_force: InForce<'_>,
         warnings: Vec<String>,
         now: Timestamp,
     ) -> Result<Option<ListedOverride>, ApiError> {
-        let mut listed = self.listed(snapshot, now)?.into_iter();
+        let mut listed = self.listed(in_force, now)?.into_iter();
         let set = listed.find(|listed| listed.origin == Origin::Api);
         Ok(set.map(|set| ListedOverride { warnings, ..set }))
     }
 
-    fn page(&self, snapshot: &Snapshot, now: Timestamp) -> Result<OverridePage, ApiError> {
-        let mut listed = self.listed(snapshot, now)?;
+    fn page(&self, in_force: InForce<'_>, now: Timestamp) -> Result<OverridePage, ApiError> {
+        let mut listed = self.listed(in_force, now)?;
         let is_asked = self.method != Method::DELETE && listed.is_empty();
         if let (true, Some(limit), Some(id)) = (is_asked, &self.limit, &self.id) {
             return Err(not_set(limit, id));
@@ -213,9 +217,12 @@ impl OverridesRequest {
         })
     }
 
-    fn listed(&self, snapshot: &Snapshot, now: Timestamp) -> Result<Vec<ListedOverride>, ApiError> {
-        let settings = &snapshot.settings;
-        let by_api = || snapshot.overrides.iter();
+    fn listed(
+        &self,
+        (settings, overrides): InForce<'_>,
+        now: Timestamp,
+    ) -> Result<Vec<ListedOverride>, ApiError> {
+        let by_api = || overrides.0.iter();
         // An override of a limit that is gone can be deleted.
         if let Some(name) = self
             .limit
@@ -353,8 +360,8 @@ const ENDED: &str = "it has ended";
 mod tests {
     use http::Request;
 
-    use super::super::paths::Target;
     use super::*;
+    use crate::app::admin_api::paths::Target;
 
     fn parsed(method: Method, path: &str) -> Result<OverridesRequest, u16> {
         let request = Request::builder()

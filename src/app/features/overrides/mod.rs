@@ -4,34 +4,130 @@
 //! What changes is published as a reload is, so that workers have nothing to do with it. See
 //! `docs/decisions/0059-overrides.md`.
 
+mod admin;
+mod responses;
+mod room;
+#[cfg(test)]
+mod schemas;
+
 use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use weir_config::{ApiOverride, OverrideCheck, ProcessSettings, Until};
-use weir_limit::time::{Clock, Timestamp};
+use weir_config::{ApiOverride, OverrideCheck, ProcessSettings, Settings, Until};
+use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_store::SharedLists;
 
-use super::shared_list::{
+pub(super) use self::room::OverridesRoom;
+#[cfg(test)]
+pub(in crate::app) use self::{
+    responses::{ListedOverride, OverridePage},
+    schemas::OverrideBody,
+};
+use crate::app::shared_list::{
     FileEntry, FileError, ListChanges, ListEntry, ListFile, ListKeeper, MAX_ENTRIES, SharedList,
     read_file,
 };
 
+/// The target of the log lines about these lists, as filters name it.
+const TARGET: &str = "weir::app::overrides";
+
+/// The same of the lines about what is in force.
+const IN_FORCE_TARGET: &str = "weir::app::startup_log";
+
 /// An override as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeptOverride {
-    pub(crate) written: Arc<ApiOverride>,
+pub(in crate::app) struct KeptOverride {
+    written: Arc<ApiOverride>,
     /// Who set it, and when.
-    pub(crate) set_by: String,
-    pub(crate) set_at: String,
+    set_by: String,
+    set_at: String,
 }
 
 /// An override by the admin API, and whether it fits the limits in force.
 #[derive(Clone, Debug)]
-pub(super) struct CheckedOverride {
-    pub(super) kept: Arc<KeptOverride>,
-    pub(super) check: OverrideCheck,
+struct CheckedOverride {
+    kept: Arc<KeptOverride>,
+    check: OverrideCheck,
+}
+
+/// The overrides by the admin API that a configuration is with.
+pub(in crate::app) struct CheckedOverrides(Vec<CheckedOverride>);
+
+impl CheckedOverrides {
+    /// The `loaded` settings with these overrides, but for those that do not fit them.
+    pub(in crate::app) fn add_to(
+        loaded: &Settings,
+        overrides: &[Arc<KeptOverride>],
+        now: Timestamp,
+    ) -> (Settings, Self) {
+        let written: Vec<_> = overrides.iter().map(|kept| kept.written()).collect();
+        let (settings, checks) = loaded.with_overrides(&written, now);
+        let checked = overrides.iter().cloned().zip(checks);
+        let checked = checked.map(|(kept, check)| CheckedOverride { kept, check });
+        (settings, Self(checked.collect()))
+    }
+
+    /// All of them, also those that do not fit.
+    pub(in crate::app) fn kept(&self) -> Vec<Arc<KeptOverride>> {
+        let all = self.0.iter();
+        all.map(|checked| Arc::clone(&checked.kept)).collect()
+    }
+
+    /// Says that they are in force in the place of others.
+    pub(in crate::app) fn log_change(&self, settings: &Settings) {
+        let in_force = self.0.iter().filter(|checked| checked.check.is_ok());
+        let in_force = in_force.count();
+        tracing::info!(target: IN_FORCE_TARGET, in_force, "overrides by the admin API changed");
+        self.warn(settings);
+    }
+
+    /// Warns of those that the settings do not fit.
+    pub(in crate::app) fn warn(&self, settings: &Settings) {
+        for CheckedOverride { kept, check } in &self.0 {
+            if let Err(reasons) = check {
+                let (limit, id) = (&kept.written.limit, kept.logged_id(settings));
+                let cause = reasons.join("; ");
+                tracing::warn!(
+                    target: IN_FORCE_TARGET,
+                    limit,
+                    id,
+                    cause,
+                    "this override by the admin API is not in force"
+                );
+            }
+        }
+    }
+}
+
+impl KeptOverride {
+    fn written(&self) -> Arc<ApiOverride> {
+        Arc::clone(&self.written)
+    }
+
+    fn logged_id(&self, settings: &Settings) -> String {
+        settings.logged_id(&self.written.limit, &self.written.id)
+    }
+
+    /// Whether it fits its limit in these settings, and does not contradict one of the others.
+    pub(in crate::app) fn check(
+        &self,
+        loaded: &Settings,
+        others: &[Arc<Self>],
+        now: Timestamp,
+    ) -> OverrideCheck {
+        let others = others.iter().map(|other| other.written());
+        let all: Vec<_> = others.chain([self.written()]).collect();
+        let (_, mut checks) = loaded.with_overrides(&all, now);
+        checks.pop().unwrap_or(Ok(Vec::new()))
+    }
+
+    /// Says that it has ended.
+    pub(in crate::app) fn log_end(&self, settings: &Settings) {
+        let (limit, id) = (&self.written.limit, self.logged_id(settings));
+        tracing::info!(target: "weir::app::reloads", limit, id, "override ended");
+    }
 }
 
 impl ListEntry for KeptOverride {
@@ -101,6 +197,7 @@ impl ListEntry for KeptOverride {
 
     fn log_restored(overrides: usize) {
         tracing::warn!(
+            target: TARGET,
             overrides,
             "some or all overrides by the admin API were lost where they are kept, and were \
              written again"
@@ -114,18 +211,42 @@ impl FileEntry for KeptOverride {
     const SETTING: &'static str = "admin: {overrides_file: PATH}";
 }
 
+/// The settings of a configuration with its overrides by the admin API, or where to look for those.
+pub(in crate::app) fn with_kept(settings: Settings) -> (Settings, String) {
+    let process = &settings.process;
+    if process.store.is_shared() {
+        let note = match process.admin {
+            Some(_) => {
+                "note: overrides by the admin API are in Redis and left out here; `weir override \
+                        list` shows them, and `weir bucket get` which one a subject has\n"
+            }
+            None => "",
+        };
+        return (settings, note.to_owned());
+    }
+    let Some(path) = &process.overrides_file else {
+        return (settings, String::new());
+    };
+    match in_file(path) {
+        Ok(kept) => {
+            let (settings, _) = CheckedOverrides::add_to(&settings, &kept, SystemClock.now());
+            (settings, String::new())
+        }
+        Err(error) => (
+            settings,
+            format!("note: overrides by the admin API are left out here: {error}\n"),
+        ),
+    }
+}
 /// The overrides in the file of a configuration whose buckets are in memory.
-///
-/// # Errors
-/// When it cannot be read.
-pub(super) fn in_file(path: &Path) -> Result<Vec<Arc<KeptOverride>>, FileError> {
+fn in_file(path: &Path) -> Result<Vec<Arc<KeptOverride>>, FileError> {
     let list = SharedList::from_entries(read_file::<KeptOverride>(path)?);
     Ok(list.latest().to_vec())
 }
 
 /// The keeper of the overrides. Without `shared` lists they are kept in a file, or by this process
 /// alone if it has no admin listener.
-pub(super) fn keeper(
+pub(in crate::app::features) fn keeper(
     settings: &ProcessSettings,
     shared: Option<Arc<dyn SharedLists>>,
     clock: Arc<dyn Clock>,
@@ -141,8 +262,8 @@ pub(super) fn keeper(
 mod tests {
     use weir_store::SharedEntry;
 
-    use super::super::shared_list::FOR_GOOD;
     use super::*;
+    use crate::app::shared_list::FOR_GOOD;
 
     fn kept(parameters: &Value, set_at: &str) -> KeptOverride {
         KeptOverride {
