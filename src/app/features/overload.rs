@@ -172,8 +172,8 @@ pub(super) fn findings(failures: &Failures) -> impl Iterator<Item = GatewayFindi
 fn own_overload(shed: u64) -> Option<GatewayFinding> {
     let requests = pluralized(usize::try_from(shed).unwrap_or(usize::MAX), "request");
     let text = format!(
-        "{requests} in the last minute were shed by the gateway itself: a worker had more to do than \
-         its CPU can handle"
+        "{requests} in the last minute had to be shed by the gateway itself: a worker had more to do \
+         than its CPU can handle"
     );
     let remedy = "Give the gateway more cores, or add gateways. Look for what takes its CPU: a flood \
                   of connections, TLS handshakes, or other programs on its machine";
@@ -193,7 +193,7 @@ fn of_routes(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
         let others = routes.find(|(of, _)| of == name);
         let others = others.map_or(0, |(_, counts)| counts.requests);
         let text = format!(
-            "{shed} of {} requests of route {name} in the last minute were shed: there were more \
+            "{shed} of {} requests of route {name} in the last minute had to be shed: there were more \
              than can be served",
             others.saturating_add(shed)
         );
@@ -221,17 +221,16 @@ mod tests {
         metrics.overload().of_route("shop").inc_by(3);
         let of_worker = metrics.overload().of_priority("low");
         of_worker.count(true);
-        of_worker.count(true);
         of_worker.count(false);
         let failures = metrics.failures();
         let texts: Vec<_> = findings(&failures).map(|finding| finding.text).collect();
         assert_eq!(
             texts,
             [
-                "2 requests in the last minute were shed by the gateway itself: a worker had more to do \
-                 than its CPU can handle",
-                "3 of 4 requests of route shop in the last minute were shed: there were more than can \
-                 be served",
+                "1 request in the last minute had to be shed by the gateway itself: a worker had more to \
+                 do than its CPU can handle",
+                "3 of 4 requests of route shop in the last minute had to be shed: there were more than \
+                 can be served",
             ]
         );
     }

@@ -186,8 +186,9 @@ pub(super) fn refused(refusals: Refusals) -> Option<GatewayFinding> {
         (text, remedy)
     } else {
         let text = format!(
-            "{connections} connections of {} in the last minute were closed when they were accepted, \
-             as the kernel does not drop them",
+            "{} of {} in the last minute had to be closed when accepted, as the kernel does not drop \
+             them",
+            pluralized(number(connections), "connection"),
             of_peers(peers + left_out)
         );
         let remedy =
