@@ -34,7 +34,7 @@ const MOST_KNOTS: (usize, usize) = (0, 0);
 /// listed below. The first stays at 0: what the gateway alone needs is a crate that the limiter does not
 /// depend on. Structs are counted more widely than they were: also those with bounds, the variants of
 /// enums, and more fields.
-const MOST_FIGURES: (usize, usize, usize) = (0, 1, 17);
+const MOST_FIGURES: (usize, usize, usize) = (0, 1, 14);
 
 /// A file is a knot that names so many features.
 const KNOT: usize = 6;
@@ -791,9 +791,7 @@ const LOG_FIELDS: [&str; 12] = [
 ];
 
 /// The structs that hold facts of one request, by their files and names.
-const REQUEST_FACTS: [(&str, &str); 17] = [
-    ("crates/middleware/src/access_log.rs", "LogLine"),
-    ("crates/middleware/src/access_log.rs", "Record"),
+const REQUEST_FACTS: [(&str, &str); 14] = [
     ("crates/middleware/src/identify.rs", "ClientIdentity"),
     ("crates/middleware/src/identify.rs", "RequestHead"),
     ("crates/middleware/src/lib.rs", "RequestContext"),
@@ -809,9 +807,8 @@ const REQUEST_FACTS: [(&str, &str); 17] = [
     ("crates/rules/src/descriptors.rs", "DescriptorValues"),
     ("crates/rules/src/key_source.rs", "RequestAttributes"),
     ("crates/rules/src/route/mod.rs", "RequestParts"),
-    ("crates/telemetry/src/access_log.rs", "LoggedHeaders"),
-    ("crates/telemetry/src/access_log.rs", "RequestFinished"),
-    ("crates/telemetry/src/access_log.rs", "SentResponse"),
+    ("crates/telemetry/src/access_log.rs", "CountedRequest"),
+    ("crates/telemetry/src/access_log.rs", "LoggedRequest"),
 ];
 
 /// Fields that hold them.

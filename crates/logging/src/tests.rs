@@ -1,15 +1,17 @@
+use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use http::{Method, StatusCode, Version};
+use http::{HeaderValue, Method, StatusCode, Uri, Version};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tracing::info;
 
 use super::*;
+use weir_runtime::loop_time;
 use weir_telemetry::{
-    Disposition, LoggedHeaders, Metrics, Notes, RequestFinished, RouteMetrics, SentResponse,
-    UpstreamResponse, Verdict,
+    CountedRequest, Disposition, LoggedRequest, Metrics, Notes, RequestFinished, Tunnel,
+    UpstreamOutcome, Verdict,
 };
 
 /// Takes what is written, for all clones.
@@ -37,9 +39,22 @@ fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String 
     String::from_utf8(bytes).unwrap()
 }
 
-fn access_line(form: &AccessForm, request: &RequestFinished<'_>) -> String {
+/// A request that is over.
+struct Request {
+    counted: CountedRequest,
+    logged: LoggedRequest,
+    account: Box<dyn Display>,
+}
+
+fn access_line(form: &AccessForm, request: &Request) -> String {
     let mut written = String::new();
-    form.with_line(request, |line| {
+    let finished = RequestFinished {
+        counted: &request.counted,
+        logged: &request.logged,
+        account: Some(&request.account),
+        took: Duration::from_micros(1234),
+    };
+    form.with_line(&finished, |line| {
         written.push_str(str::from_utf8(line).unwrap());
     });
     written
@@ -47,6 +62,9 @@ fn access_line(form: &AccessForm, request: &RequestFinished<'_>) -> String {
 
 /// A line break, a forged line, C0, DEL and C1, and what hides or reorders what is shown.
 const EVIL: &str = "/x\n00:00:00.000 INFO  forged\r\x1b[2J\u{9b}\u{7f}\u{202e}\u{2066}\u{2028}\u{200b}\u{e0041}\u{e9}\u{65e5}";
+
+/// What of it a target of HTTP can have.
+const EVIL_TARGET: &str = "/x\u{9b}\u{202e}\u{2066}\u{2028}\u{200b}\u{e0041}\u{e9}\u{65e5}";
 
 /// Whether a line consists of characters that show what they are.
 fn shows_what_it_is(line: &str) -> bool {
@@ -81,23 +99,18 @@ fn deceptive_characters_are_escaped_in_the_json_form_and_mean_the_same() {
 fn of_what_a_client_chose_512_bytes_are_logged() {
     // Two bytes a character, after one: none is cut through.
     let long = format!("/{}", "\u{e9}".repeat(4000));
-    let method = Method::from_bytes(&[b'A'; 4000]).unwrap();
-    let bytes = long.as_bytes();
-    let metrics = Metrics::new();
-    let route = metrics.route("login");
-    let request = RequestFinished {
-        method: &method,
-        path: &long,
-        query: Some(&long),
-        account: Some(&long),
-        headers: LoggedHeaders {
-            host: Some(bytes),
-            scheme: None,
-            user_agent: Some(bytes),
-            referer: Some(bytes),
-            request_id: Some(bytes),
-        },
-        ..finished(&route)
+    let header = || HeaderValue::from_bytes(long.as_bytes()).ok();
+    let mut request = finished("login");
+    request.account = Box::new(long.clone());
+    request.logged = LoggedRequest {
+        queries: true,
+        host: header(),
+        user_agent: header(),
+        referer: header(),
+        request_id: header(),
+        method: Method::from_bytes(&[b'A'; 4000]).unwrap(),
+        uri: format!("{long}?{long}").parse().unwrap(),
+        ..request.logged
     };
     let text = access_line(&AccessForm::Json, &request);
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -127,12 +140,8 @@ fn the_human_form_is_one_line_in_the_order_of_the_fields() {
 /// An account's name is shown by its `Display`, and stood there without quotes.
 #[test]
 fn no_value_forges_a_field_of_the_text_form() {
-    let metrics = Metrics::new();
-    let route = metrics.route("login");
-    let event = RequestFinished {
-        account: Some(&"bob decision=denied"),
-        ..finished(&route)
-    };
+    let mut event = finished("login");
+    event.account = Box::new("bob decision=denied");
     let form = AccessForm::Text(TextFormatter::for_stdout());
     let text = access_line(&form, &event);
     assert!(text.contains(" account=\"bob decision=denied\" "), "{text}");
@@ -197,47 +206,47 @@ fn a_word_that_is_no_level_is_refused_but_the_name_of_a_module_is_not() {
 }
 
 /// Its limit denied it.
-static VERDICT: LazyLock<Verdict> = LazyLock::new(|| Verdict {
-    denied_by: Some("LoginsPerAddress".into()),
-    store: Some(Duration::from_micros(120)),
-    in_flight: Some(3),
-    ..Verdict::new(Disposition::Denied)
-});
+fn verdict() -> Verdict {
+    Verdict {
+        denied_by: Some("LoginsPerAddress".into()),
+        store: Some(Duration::from_micros(120)),
+        in_flight: Some(3),
+        ..Verdict::new(Disposition::Denied)
+    }
+}
 
-fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
-    RequestFinished {
-        received: None,
-        notes: None,
-        route,
-        method: &Method::POST,
-        path: "/login",
-        query: None,
-        headers: LoggedHeaders::default(),
-        version: Version::HTTP_11,
-        client: Some("203.0.113.9".parse().unwrap()),
-        account: Some(&"00112233445566778899aabbccddeeff"),
-        decision: Disposition::Denied,
-        verdict: Some(&VERDICT),
-        upstream_error: None,
-        upstream: Some(UpstreamResponse {
-            server: "127.0.0.1:3000",
-            status: Some(StatusCode::OK),
-            head: Some(Duration::from_millis(3)),
-            begun: None,
-        }),
-        response: SentResponse {
+fn finished(route: &str) -> Request {
+    let since = loop_time::now();
+    let uri = Uri::from_static("/login");
+    Request {
+        counted: CountedRequest {
+            since,
+            route: Arc::new(Metrics::new().route(route)),
+            is_head: false,
             status: StatusCode::TOO_MANY_REQUESTS,
+            decision: Disposition::Denied,
             bytes: 181,
             complete: true,
-            took: Duration::from_micros(1234),
         },
+        logged: LoggedRequest {
+            client: Some("203.0.113.9".parse().unwrap()),
+            verdict: Some(verdict()),
+            upstream: Some(UpstreamOutcome {
+                server: "127.0.0.1:3000".into(),
+                status: StatusCode::OK,
+                connect: None,
+                arrived: since,
+                head: Duration::from_millis(3),
+            }),
+            ..LoggedRequest::new(Method::POST, uri, Version::HTTP_11)
+        },
+        account: Box::new("00112233445566778899aabbccddeeff"),
     }
 }
 
 /// The line of the same request in each form.
 fn line(form: &AccessForm) -> String {
-    let metrics = Metrics::new();
-    access_line(form, &finished(&metrics.route("login")))
+    access_line(form, &finished("login"))
 }
 
 #[test]
@@ -257,21 +266,21 @@ fn an_access_log_line_for_machines() {
 /// tracing's formatter has `serde_json` write its lines.
 #[test]
 fn an_access_log_line_for_machines_is_the_one_that_serde_would_write() {
-    let metrics = Metrics::new();
-    let route = metrics.route("login \"q\" \\");
-    let verdict = Verdict {
-        delay: Some(Duration::from_secs(9_999)),
-        ..VERDICT.clone()
-    };
-    let mut request = RequestFinished {
-        path: "/a\tb\u{e9}\"",
-        query: Some(""),
+    let tunnel = Tunnel::default();
+    tunnel.traffic().received(usize::MAX);
+    let mut request = finished("login \"q\" \\");
+    request.logged = LoggedRequest {
+        queries: true,
+        uri: "/a\u{e9}\"?".parse().unwrap(),
         client: Some("2001:db8::1".parse().unwrap()),
-        received: Some(u64::MAX),
-        verdict: Some(&verdict),
-        ..finished(&route)
+        verdict: Some(Verdict {
+            denied_by: Some("/a\tb".into()),
+            delay: Some(Duration::from_secs(9_999)),
+            ..verdict()
+        }),
+        traffic: Some(Arc::clone(tunnel.traffic())),
+        ..request.logged
     };
-    request.response.complete = false;
     let text = access_line(&AccessForm::Json, &request);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(text, format!("{value}\n"));
@@ -282,16 +291,14 @@ fn an_access_log_line_for_machines_is_the_one_that_serde_would_write() {
 }
 
 /// An access log line by a template, without its line break.
-fn by_template(template: &str, request: &RequestFinished<'_>) -> String {
+fn by_template(template: &str, request: &Request) -> String {
     let text = access_line(&AccessForm::Template(template.parse().unwrap()), request);
     text.strip_suffix('\n').unwrap().to_owned()
 }
 
 #[test]
 fn the_combined_format_is_the_one_that_tools_read() {
-    let metrics = Metrics::new();
-    let route = metrics.route("login");
-    let mut event = finished(&route);
+    let mut event = finished("login");
     let shown = by_template("combined", &event);
     let (before, rest) = shown.split_once('[').unwrap();
     let (time, after) = rest.split_once(']').unwrap();
@@ -301,9 +308,10 @@ fn the_combined_format_is_the_one_that_tools_read() {
         jiff::fmt::strtime::parse("%d/%b/%Y:%H:%M:%S %z", time).is_ok(),
         "{time}"
     );
-    event.query = Some("a=b");
-    event.headers.user_agent = Some(b"curl/8 \"x\" \\");
-    event.headers.referer = Some(b"http://example.com/");
+    event.logged.queries = true;
+    event.logged.uri = Uri::from_static("/login?a=b");
+    event.logged.user_agent = Some(HeaderValue::from_static("curl/8 \"x\" \\"));
+    event.logged.referer = Some(HeaderValue::from_static("http://example.com/"));
     let shown = by_template("combined", &event);
     let end = r#""POST /login?a=b HTTP/1.1" 429 181 "http://example.com/" "curl/8 \x22x\x22 \x5C""#;
     assert!(shown.ends_with(end), "{shown}");
@@ -311,13 +319,9 @@ fn the_combined_format_is_the_one_that_tools_read() {
 
 #[test]
 fn no_clients_text_forges_a_line_or_a_field_of_a_template() {
-    let metrics = Metrics::new();
-    let route = metrics.route("login");
-    let event = RequestFinished {
-        path: EVIL,
-        account: Some(&"a 200 \"b\""),
-        ..finished(&route)
-    };
+    let mut event = finished("login");
+    event.logged.uri = EVIL_TARGET.parse().unwrap();
+    event.account = Box::new("a 200 \"b\"");
     let shown = by_template(r#"{account} "{path}" {limit} {ban}"#, &event);
     assert!(shows_what_it_is(&format!("{shown}\n")), "{shown}");
     assert!(
@@ -325,6 +329,13 @@ fn no_clients_text_forges_a_line_or_a_field_of_a_template() {
         "{shown}"
     );
     assert!(shown.ends_with("\" LoginsPerAddress -"), "{shown}");
+    event.account = Box::new(EVIL);
+    event.logged.verdict = Some(Verdict {
+        denied_by: Some(EVIL.into()),
+        ..verdict()
+    });
+    let shown = by_template("{account} {limit}", &event);
+    assert!(shows_what_it_is(&format!("{shown}\n")), "{shown}");
 }
 
 mod of_steps {
@@ -357,12 +368,8 @@ fn the_fields_of_steps_stand_behind_those_of_all_lines_in_every_form() {
     notes.set(&of_steps::TEXT, format!("a \"b\"{}", "c".repeat(600)));
     notes.set(&of_steps::DURATION, Duration::from_micros(1500));
     notes.set(&of_steps::NUMBER, 8);
-    let metrics = Metrics::new();
-    let route = metrics.route("login");
-    let request = RequestFinished {
-        notes: Some(&notes),
-        ..finished(&route)
-    };
+    let mut request = finished("login");
+    request.logged.notes = Some(Box::new(notes));
     let long = "c".repeat(507);
     let text = access_line(&AccessForm::Json, &request);
     let ends = format!(
@@ -377,7 +384,7 @@ fn the_fields_of_steps_stand_behind_those_of_all_lines_in_every_form() {
     let template = |text| Template::parse(text, &known);
     let form = AccessForm::Template(template("{status} {word} {times}").unwrap());
     assert_eq!(access_line(&form, &request), "429 one 8\n");
-    assert_eq!(access_line(&form, &finished(&route)), "429 - -\n");
+    assert_eq!(access_line(&form, &finished("login")), "429 - -\n");
     let unknown = template("{said}").unwrap_err();
     assert_eq!(unknown, TemplateError::UnknownField("said".to_owned()));
     assert_eq!(of_steps::WORD.described().doc(), "by which word it went");

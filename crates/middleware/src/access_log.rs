@@ -10,19 +10,18 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use http::header::{self, HeaderName, HeaderValue};
-use http::{Method, Response, StatusCode, Uri, Version};
+use http::{Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 use weir_http::request::HttpRequest;
+use weir_rules::Account;
 use weir_runtime::loop_time;
 use weir_telemetry::{
-    ActiveTrace, Counter, Disposition, ListenerKind, LoggedHeaders, Metrics, Notes,
-    RequestFinished, RouteMetrics, SentResponse, Tail, Traffic, Tunnel, UpstreamFailed,
-    UpstreamOutcome, UpstreamResponse, is_logged,
+    ActiveTrace, CountedRequest, Counter, Disposition, ListenerKind, LoggedRequest, Metrics,
+    RequestFinished, RouteMetrics, Tail, Tunnel, is_logged,
 };
 
 use crate::identify::UnverifiedAccount;
@@ -33,9 +32,6 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// The lines of refused requests are bounded for each of these.
 const DENIED_WINDOW: Duration = Duration::from_secs(1);
-
-/// Where a proxy in front, or the app, numbers requests that have no id of the gateway.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Logs and counts requests.
 #[derive(Clone, Debug)]
@@ -174,38 +170,18 @@ pub struct AccessLog<S> {
 /// it is in a box.
 #[derive(Debug)]
 struct Record {
-    since: Instant,
-    route: Arc<RouteMetrics>,
-    is_head: bool,
-    status: StatusCode,
-    decision: Disposition,
-    bytes: u64,
-    complete: bool,
+    counted: CountedRequest,
     /// None where the log is not read, nothing is traced, and nobody watches.
     line: Option<Box<LogLine>>,
 }
 
-/// What is kept of a request for its line in the log and its trace alone.
+/// What is kept of a request for its line in the log and its trace, and where they go.
 #[derive(Debug)]
 struct LogLine {
-    method: Method,
-    uri: Uri,
-    version: Version,
-    identity: Option<ClientIdentity>,
+    logged: LoggedRequest,
+    account: Option<Account>,
     /// The account that is learned while the request is under way.
     unverified: Option<Arc<UnverifiedAccount>>,
-    host: Option<HeaderValue>,
-    scheme: &'static str,
-    user_agent: Option<HeaderValue>,
-    referer: Option<HeaderValue>,
-    request_id: Option<HeaderValue>,
-    verdict: Option<Verdict>,
-    upstream: Option<UpstreamOutcome>,
-    upstream_error: Option<&'static str>,
-    /// What the steps on the response add.
-    notes: Option<Box<Notes>>,
-    /// The traffic of the tunnel that the request has become.
-    traffic: Option<Arc<Traffic>>,
     /// Those who watch, if somebody did when the request came.
     watched: Option<Arc<Tail>>,
     /// When they are to know: how long the head of the response took.
@@ -224,125 +200,49 @@ impl LogLine {
     ) -> Box<Self> {
         let identity = context.and_then(|context| context.identity.as_ref());
         let request_id = context.and_then(|context| context.request_id.as_ref());
+        let (method, uri) = (request.method().clone(), request.uri().clone());
         let mut line = Box::new(Self {
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            version: request.version(),
-            identity: identity.cloned(),
+            logged: LoggedRequest {
+                queries: settings.queries,
+                client: identity.map(|identity| identity.client.address),
+                scheme: Some(identity.map_or("http", ClientIdentity::scheme)),
+                request_id: request_id.map(|id| id.value.clone()),
+                ..LoggedRequest::new(method, uri, request.version())
+            },
+            account: identity.and_then(|identity| identity.account.clone()),
             unverified: context.and_then(|context| context.unverified.clone()),
-            host: None,
-            scheme: identity.map_or("http", ClientIdentity::scheme),
-            user_agent: None,
-            referer: None,
-            request_id: request_id.map(|id| id.value.clone()),
-            verdict: None,
-            upstream: None,
-            upstream_error: None,
-            notes: None,
-            traffic: None,
             watched,
             head: None,
             trace: context.and_then(|context| context.trace.clone()),
             settings: Arc::clone(settings),
         });
-        // To look up each of them takes longer.
-        for (name, value) in request.headers() {
-            let kept = match *name {
-                header::HOST => &mut line.host,
-                header::USER_AGENT => &mut line.user_agent,
-                header::REFERER => &mut line.referer,
-                _ if name == REQUEST_ID => &mut line.request_id,
-                _ => continue,
-            };
-            kept.get_or_insert_with(|| value.clone());
-        }
+        line.logged.keep_headers(request.headers());
         line
     }
 
-    fn answered<B>(&mut self, response: &mut Response<B>, since: Instant) {
-        self.head = self.watched.as_ref().map(|_| since.elapsed());
-        if self.request_id.is_none() {
-            self.request_id = response.headers().get(REQUEST_ID).cloned();
-        }
-        let extensions = response.extensions_mut();
-        self.verdict = extensions.remove();
-        // In a flood most lines are of denials, and a search in vain costs as much as another.
-        if matches!(&self.verdict, Some(verdict) if verdict.disposition == Disposition::Denied) {
-            return;
-        }
-        self.upstream = extensions.remove();
-        let failed = extensions.remove::<UpstreamFailed>();
-        self.upstream_error = failed.map(|failed| failed.reason);
-    }
-
-    fn logged_headers(&self) -> LoggedHeaders<'_> {
-        let authority = self
-            .uri
-            .authority()
-            .map(|authority| authority.as_str().as_bytes());
-        let referer = self.referer.as_ref().map(HeaderValue::as_bytes);
-        LoggedHeaders {
-            host: authority.or_else(|| self.host.as_ref().map(HeaderValue::as_bytes)),
-            scheme: Some(self.scheme),
-            user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
-            referer: match self.settings.queries {
-                true => referer,
-                false => referer.and_then(without_query),
-            },
-            request_id: self.request_id.as_ref().map(HeaderValue::as_bytes),
-        }
-    }
-
     /// Writes the line. A tunnel has its own bytes and its own end.
-    fn log(&self, record: &Record, took: Duration) {
-        let identity = self.identity.as_ref();
-        let account = identity.and_then(|identity| identity.account.as_ref());
+    fn log(&self, counted: &CountedRequest, took: Duration) {
         let learned = || self.unverified.as_ref()?.learned();
-        let account = account.or_else(learned);
-        let tunnelled = self.traffic.as_ref().map(|traffic| traffic.bytes());
+        let account = self.account.as_ref().or_else(learned);
         let finished = RequestFinished {
-            route: &record.route,
-            method: &self.method,
-            path: self.uri.path(),
-            query: self.uri.query().filter(|_| self.settings.queries),
-            headers: self.logged_headers(),
-            version: self.version,
-            client: identity.map(|identity| identity.client.address),
+            counted,
+            logged: &self.logged,
             account: account.map(|account| account as _),
-            decision: record.decision,
-            verdict: self.verdict.as_ref(),
-            upstream: self.upstream.as_ref().map(|upstream| UpstreamResponse {
-                server: &upstream.server,
-                status: Some(upstream.status),
-                head: Some(upstream.head),
-                begun: Some(upstream.arrived.saturating_duration_since(record.since)),
-            }),
-            upstream_error: self.upstream_error,
-            response: SentResponse {
-                status: record.status,
-                bytes: tunnelled.map_or(record.bytes, |(sent, _)| sent),
-                complete: match &self.traffic {
-                    Some(traffic) => traffic.is_complete(),
-                    None => record.complete,
-                },
-                took,
-            },
-            received: tunnelled.map(|(_, received)| received),
-            notes: self.notes.as_deref(),
+            took,
         };
         let denied = self
             .settings
             .denied
             .as_ref()
-            .filter(|_| !record.decision.lets_through());
-        if denied.is_none_or(|denied| denied.allow(record.since + took)) {
+            .filter(|_| !counted.decision.lets_through());
+        if denied.is_none_or(|denied| denied.allow(counted.since + took)) {
             finished.emit();
         }
         if let Some(trace) = &self.trace {
             trace.finish(&finished);
         }
         if let Some(tail) = &self.watched {
-            tail.finished(&finished, self.own_time(record.decision));
+            tail.finished(&finished, self.own_time(counted.decision));
         }
     }
 
@@ -350,17 +250,12 @@ impl LogLine {
     /// of it. None if the request was made to wait.
     fn own_time(&self, decision: Disposition) -> Option<Duration> {
         let waits = decision.is_made_to_wait();
-        let upstream = self.upstream.as_ref().map(|upstream| upstream.head);
+        let upstream = self.logged.upstream.as_ref().map(|upstream| upstream.head);
         let head = self
             .head
-            .filter(|_| !waits && self.upstream_error.is_none());
+            .filter(|_| !waits && self.logged.upstream_error.is_none());
         Some(head?.saturating_sub(upstream.unwrap_or_default()))
     }
-}
-
-/// A URL without its query, which may hold secrets of the page that it is of.
-fn without_query(url: &[u8]) -> Option<&[u8]> {
-    url.split(|byte| matches!(byte, b'?' | b'#')).next()
 }
 
 impl Record {
@@ -372,49 +267,55 @@ impl Record {
         let tail = settings.tail.as_ref();
         let watched = tail.filter(|tail| tail.is_watched());
         Self {
-            since: loop_time::now(),
-            route: Arc::clone(route.unwrap_or(&settings.unrouted)),
-            is_head: request.method() == Method::HEAD,
-            status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
-            decision: Disposition::Unlimited,
-            bytes: 0,
-            complete: false,
+            counted: CountedRequest {
+                since: loop_time::now(),
+                route: Arc::clone(route.unwrap_or(&settings.unrouted)),
+                is_head: request.method() == Method::HEAD,
+                status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
+                decision: Disposition::Unlimited,
+                bytes: 0,
+                complete: false,
+            },
             line: (watched.is_some() || is_logged() || settings.traces)
                 .then(|| LogLine::new(request, context, settings, watched.cloned())),
         }
     }
 
     fn decided(&mut self, verdict: &Verdict) {
-        self.decision = verdict.disposition;
+        self.counted.decision = verdict.disposition;
         if let Some(line) = &mut self.line {
-            line.verdict = Some(verdict.clone());
+            line.logged.verdict = Some(verdict.clone());
         }
     }
 
     fn answered<B: Body>(&mut self, response: &mut Response<B>) {
-        self.status = response.status();
+        let counted = &mut self.counted;
+        counted.status = response.status();
         // The response to HEAD has no body, whatever `is_end_stream` returns.
-        self.complete = self.is_head || response.body().is_end_stream();
+        counted.complete = counted.is_head || response.body().is_end_stream();
         let verdict = match &mut self.line {
             Some(line) => {
-                line.answered(response, self.since);
-                line.verdict.as_ref()
+                line.head = line.watched.as_ref().map(|_| counted.since.elapsed());
+                line.logged.answered(response);
+                line.logged.verdict.as_ref()
             }
             None => response.extensions().get(),
         };
-        self.decision = verdict.map_or(self.decision, |verdict| verdict.disposition);
+        counted.decision = verdict.map_or(counted.decision, |verdict| verdict.disposition);
     }
 
     fn count(&self, took: Duration) {
-        self.route.finished(self.status, self.decision, took);
+        let counted = &self.counted;
+        let route = &counted.route;
+        route.finished(counted.status, counted.decision, took);
     }
 
     /// Whether it is worth to look for a tunnel. Over HTTP/2 one begins with 200 (RFC 8441,
     /// section 5).
     fn may_be_tunnel(&self) -> bool {
-        self.complete
+        self.counted.complete
             && matches!(
-                self.status,
+                self.counted.status,
                 StatusCode::SWITCHING_PROTOCOLS | StatusCode::OK
             )
     }
@@ -422,8 +323,8 @@ impl Record {
     /// The request is counted by what has been until now, and logged when its tunnel ends.
     fn move_to(mut self, tunnel: &Tunnel) {
         if let Some(line) = &mut self.line {
-            line.traffic = Some(Arc::clone(tunnel.traffic()));
-            self.count(self.since.elapsed());
+            line.logged.traffic = Some(Arc::clone(tunnel.traffic()));
+            self.count(self.counted.since.elapsed());
             tunnel.hold(self);
         }
     }
@@ -431,13 +332,13 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let took = self.since.elapsed();
-        let is_tunnel = |line: &LogLine| line.traffic.is_some();
+        let took = self.counted.since.elapsed();
+        let is_tunnel = |line: &LogLine| line.logged.traffic.is_some();
         if !self.line.as_deref().is_some_and(is_tunnel) {
             self.count(took);
         }
         if let Some(line) = &self.line {
-            line.log(self, took);
+            line.log(&self.counted, took);
         }
     }
 }
@@ -509,7 +410,7 @@ where
         if let Some(record) = &mut record {
             record.answered(&mut response);
             if let Some(line) = &mut record.line {
-                line.notes = future.take_notes();
+                line.logged.notes = future.take_notes();
             }
         }
         if record.as_ref().is_some_and(Record::may_be_tunnel)
@@ -542,16 +443,16 @@ impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
     ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(cx));
-        if let Some(record) = this.record {
+        if let Some(Record { counted, .. }) = this.record {
             match &frame {
                 Some(Ok(frame)) => {
                     let data = frame.data_ref().map_or(0, Buf::remaining);
-                    record.bytes = record.bytes.saturating_add(data as u64);
+                    counted.bytes = counted.bytes.saturating_add(data as u64);
                     // Where the length is known, the end is not asked for.
-                    record.complete = this.body.is_end_stream();
+                    counted.complete = this.body.is_end_stream();
                 }
                 Some(Err(_)) => {}
-                None => record.complete = true,
+                None => counted.complete = true,
             }
         }
         Poll::Ready(frame)

@@ -2,14 +2,17 @@
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::{Method, StatusCode, Version};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Response, StatusCode, Uri, Version};
+use tokio::time::Instant;
 use weir_limit::time::Timestamp;
 
 use super::log_field::{Field, LogValue, Notes};
 use super::{Disposition, RouteMetrics, Shed, Strictest, Verdict};
+use super::{Traffic, UpstreamFailed, UpstreamOutcome};
 
 /// The target of access log lines, to be named in a log filter.
 pub const ACCESS_TARGET: &str = "weir::access";
@@ -17,6 +20,9 @@ pub const ACCESS_TARGET: &str = "weir::access";
 /// The most that is logged of each text that a client chose, in bytes before what is not text or is
 /// deceptive is escaped: filling a log shall take many requests.
 const MAX_TEXT_BYTES: usize = 512;
+
+/// Where a proxy in front, or the app, numbers requests that have no id of the gateway.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Writes the line of a request.
 type Sink = dyn Fn(&RequestFinished<'_>) + Send + Sync;
@@ -36,80 +42,154 @@ pub fn log_requests_to(sink: impl Fn(&RequestFinished<'_>) + Send + Sync + 'stat
     let _ = SINK.set(Box::new(sink));
 }
 
-/// A request was answered, to the last byte or as far as its client stayed.
-pub struct RequestFinished<'a> {
+/// What is known of every request, for its counters. It travels with the response, which is moved
+/// many times, so what only a line shows is apart ([`LoggedRequest`]).
+#[derive(Debug)]
+pub struct CountedRequest {
+    /// When it came.
+    pub since: Instant,
     /// The route that it took.
-    pub route: &'a RouteMetrics,
-    /// Its method.
-    pub method: &'a Method,
-    /// Its path, without the query, which may hold secrets.
-    pub path: &'a str,
-    /// Its query, where that is to be logged.
-    pub query: Option<&'a str>,
-    /// Its headers that are logged, where they were kept.
-    pub headers: LoggedHeaders<'a>,
-    /// Its version of HTTP.
-    pub version: Version,
-    /// The client's address.
-    pub client: Option<IpAddr>,
-    /// The account, if it named one: its hash, unless the operator wants its name.
-    pub account: Option<&'a (dyn fmt::Display + 'a)>,
+    pub route: Arc<RouteMetrics>,
+    /// Whether its response has no body, as it asked for the head alone.
+    pub is_head: bool,
+    /// The status that the client got.
+    pub status: StatusCode,
     /// What was decided, also where no verdict came.
     pub decision: Disposition,
-    /// Why, and what it cost, where that is known.
-    pub verdict: Option<&'a Verdict>,
-    /// The upstream's response, if there was one.
-    pub upstream: Option<UpstreamResponse<'a>>,
-    /// Why no upstream answered, if it was asked and did not.
-    pub upstream_error: Option<&'static str>,
-    /// The response that the client got.
-    pub response: SentResponse,
-    /// Bytes that came from the client, where it changed the protocol.
-    pub received: Option<u64>,
-    /// What the steps on its response add, if they do.
-    pub notes: Option<&'a Notes>,
-}
-
-/// The headers of a request that are logged, and its scheme. All but the scheme is the client's
-/// word.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LoggedHeaders<'a> {
-    /// The host that it asks for.
-    pub host: Option<&'a [u8]>,
-    /// By which scheme the client sent it.
-    pub scheme: Option<&'static str>,
-    /// Its `User-Agent`.
-    pub user_agent: Option<&'a [u8]>,
-    /// Its `Referer`.
-    pub referer: Option<&'a [u8]>,
-    /// Its id; or the `X-Request-Id` of the request, or else of the response.
-    pub request_id: Option<&'a [u8]>,
-}
-
-/// What an upstream responded.
-#[derive(Clone, Copy, Debug)]
-pub struct UpstreamResponse<'a> {
-    /// The server, as the configuration names it.
-    pub server: &'a str,
-    /// The status; none when it failed before it sent one.
-    pub status: Option<StatusCode>,
-    /// How long the head of its response took.
-    pub head: Option<Duration>,
-    /// How long after the request it was asked.
-    pub begun: Option<Duration>,
-}
-
-/// The response that a client got.
-#[derive(Clone, Copy, Debug)]
-pub struct SentResponse {
-    /// The status.
-    pub status: StatusCode,
     /// Bytes of the body that were sent.
     pub bytes: u64,
     /// Whether the body was sent to its end.
     pub complete: bool,
-    /// From the request's head to the end of the body.
+}
+
+/// What is kept of a request for its line in the log and its trace alone. All that its head says is
+/// the client's word.
+#[derive(Debug)]
+pub struct LoggedRequest {
+    /// Its method.
+    pub method: Method,
+    /// Its target.
+    pub uri: Uri,
+    /// Its version of HTTP.
+    pub version: Version,
+    /// Whether queries are logged, which may hold secrets.
+    pub queries: bool,
+    /// The client's address.
+    pub client: Option<IpAddr>,
+    /// By which scheme the client sent it.
+    pub scheme: Option<&'static str>,
+    /// Its `Host`.
+    pub host: Option<HeaderValue>,
+    /// Its `User-Agent`.
+    pub user_agent: Option<HeaderValue>,
+    /// Its `Referer`.
+    pub referer: Option<HeaderValue>,
+    /// Its id; or the `X-Request-Id` of the request, or else of the response.
+    pub request_id: Option<HeaderValue>,
+    /// Why it was decided so, and what it cost, where that is known.
+    pub verdict: Option<Verdict>,
+    /// The upstream's response, if there was one.
+    pub upstream: Option<UpstreamOutcome>,
+    /// Why no upstream answered, if it was asked and did not.
+    pub upstream_error: Option<&'static str>,
+    /// The traffic of the tunnel that it has become.
+    pub traffic: Option<Arc<Traffic>>,
+    /// What the steps on its response add, if they do.
+    pub notes: Option<Box<Notes>>,
+}
+
+/// A request that was answered, to the last byte or as far as its client stayed.
+pub struct RequestFinished<'a> {
+    /// What is known of every request.
+    pub counted: &'a CountedRequest,
+    /// What was kept of it beside.
+    pub logged: &'a LoggedRequest,
+    /// The account, if it named one: its hash, unless the operator wants its name.
+    pub account: Option<&'a (dyn fmt::Display + 'a)>,
+    /// From its head to the end of its response.
     pub took: Duration,
+}
+
+impl LoggedRequest {
+    /// A request with this head, whose headers are to be [kept](Self::keep_headers).
+    #[inline]
+    pub fn new(method: Method, uri: Uri, version: Version) -> Self {
+        Self {
+            method,
+            uri,
+            version,
+            queries: false,
+            client: None,
+            scheme: None,
+            host: None,
+            user_agent: None,
+            referer: None,
+            request_id: None,
+            verdict: None,
+            upstream: None,
+            upstream_error: None,
+            traffic: None,
+            notes: None,
+        }
+    }
+
+    /// Keeps the headers that lines show, but for an id where it has one.
+    #[inline]
+    pub fn keep_headers(&mut self, headers: &HeaderMap) {
+        // To look up each of them takes longer.
+        for (name, value) in headers {
+            let kept = match *name {
+                header::HOST => &mut self.host,
+                header::USER_AGENT => &mut self.user_agent,
+                header::REFERER => &mut self.referer,
+                _ if name == REQUEST_ID => &mut self.request_id,
+                _ => continue,
+            };
+            kept.get_or_insert_with(|| value.clone());
+        }
+    }
+
+    /// Keeps what its response tells of it.
+    #[inline]
+    pub fn answered<B>(&mut self, response: &mut Response<B>) {
+        if self.request_id.is_none() {
+            self.request_id = response.headers().get(REQUEST_ID).cloned();
+        }
+        let extensions = response.extensions_mut();
+        self.verdict = extensions.remove();
+        // In a flood most lines are of denials, and a search in vain costs as much as another.
+        if matches!(&self.verdict, Some(verdict) if verdict.disposition == Disposition::Denied) {
+            return;
+        }
+        self.upstream = extensions.remove();
+        let failed = extensions.remove::<UpstreamFailed>();
+        self.upstream_error = failed.map(|failed| failed.reason);
+    }
+
+    /// Its query, where queries are logged.
+    #[inline]
+    pub(super) fn query(&self) -> Option<&str> {
+        self.uri.query().filter(|_| self.queries)
+    }
+
+    /// The host that it asks for.
+    #[inline]
+    pub(super) fn asked_host(&self) -> Option<&[u8]> {
+        let authority = self.uri.authority();
+        let authority = authority.map(|authority| authority.as_str().as_bytes());
+        authority.or_else(|| self.host.as_ref().map(HeaderValue::as_bytes))
+    }
+
+    /// Its `Referer`; without the query, which may hold secrets of the page that it is of, where
+    /// queries are not logged.
+    #[inline]
+    fn shown_referer(&self) -> Option<&[u8]> {
+        let referer = self.referer.as_ref()?.as_bytes();
+        match self.queries {
+            true => Some(referer),
+            false => referer.split(|byte| matches!(byte, b'?' | b'#')).next(),
+        }
+    }
 }
 
 /// Takes the fields of a line, each with a value of one of these kinds.
@@ -189,7 +269,7 @@ macro_rules! fields {
             pub fn visit(&self, to: &mut impl FieldVisitor) {
                 let $request = self;
                 visit!(to, $($name = $value,)*);
-                if let Some(notes) = self.notes {
+                if let Some(notes) = &self.logged.notes {
                     visit_notes(notes, to);
                 }
             }
@@ -198,44 +278,46 @@ macro_rules! fields {
 }
 
 fields! { request:
-    client.watched(0) = request.client.map(Address),
-    method.watched(2) = clipped(request.method.as_str()),
-    path.watched(3) = clipped(request.path),
-    query = request.query.map(clipped),
-    status.watched(7) = u64::from(request.response.status.as_u16()),
-    route.watched(8) = request.route.name(),
-    listener.attribute("weir.listener") = request.route.listener().shown().map(Word),
-    decision.watched(9).attribute("weir.decision") = Word(request.decision.as_str()),
+    client.watched(0) = request.logged.client.map(Address),
+    method.watched(2) = clipped(request.logged.method.as_str()),
+    path.watched(3) = clipped(request.logged.uri.path()),
+    query = request.logged.query().map(clipped),
+    status.watched(7) = u64::from(request.counted.status.as_u16()),
+    route.watched(8) = request.counted.route.name(),
+    listener.attribute("weir.listener") = request.counted.route.listener().shown().map(Word),
+    decision.watched(9).attribute("weir.decision") = Word(request.counted.decision.as_str()),
     limit.watched(10).attribute("weir.limit") = request.denied_by(),
     ban.watched(11).attribute("weir.ban") = request.banned_by(),
     list.watched(12).attribute("weir.list") = request.listed().map(Word),
     decided_by.attribute("weir.decided_by") =
         request.verdict(|verdict| verdict.decided_by).map(Word),
     account.watched(1).attribute("weir.account") = request.account.map(Clipped),
-    bytes = request.response.bytes,
-    received = request.received,
+    bytes = request.sent(),
+    received = request.received(),
     // Only logged when it is true.
-    aborted = (!request.response.complete).then_some(true),
+    aborted = (!request.is_complete()).then_some(true),
     cost.attribute("weir.cost") = request.strictest().map(|strictest| u64::from(strictest.cost)),
     remaining.attribute("weir.remaining") =
         request.strictest().map(|strictest| strictest.remaining),
-    scheme = request.headers.scheme.map(Word),
-    host.watched(4) = request.headers.host.map(ClientBytes),
-    version = Word(http_version(request.version)),
-    duration_ms.watched_as(13, "ms") = Milliseconds::new(request.response.took),
+    scheme = request.logged.scheme.map(Word),
+    host.watched(4) = request.logged.asked_host().map(ClientBytes),
+    version = Word(http_version(request.logged.version)),
+    duration_ms.watched_as(13, "ms") = Milliseconds::new(request.took),
     store_ms = request.verdict(|verdict| verdict.store).map(Milliseconds::new),
     delay_ms = request.verdict(|verdict| verdict.delay).map(Milliseconds::new),
     shed = request.shed().map(|shed| shed.by),
     priority = request.shed().map(|shed| shed.priority.as_str()),
     in_flight = request.verdict(|verdict| verdict.in_flight),
     decided_ns = request.verdict(|verdict| verdict.decided_at).map(Timestamp::as_nanos),
-    upstream.watched(14) = request.upstream.map(|upstream| upstream.server),
-    upstream_status = request.upstream_status().map(u64::from),
-    upstream_error.watched(16) = request.upstream_error,
-    upstream_ms.watched(15) = request.upstream_head().map(Milliseconds::new),
-    request_id.watched(6).header("x-request-id") = request.headers.request_id.map(ClientBytes),
-    user_agent.watched(5).header("user-agent") = request.headers.user_agent.map(ClientBytes),
-    referer.header("referer") = request.headers.referer.map(ClientBytes),
+    upstream.watched(14) = request.upstream().map(|upstream| &*upstream.server),
+    upstream_status = request.upstream().map(|upstream| u64::from(upstream.status.as_u16())),
+    upstream_error.watched(16) = request.logged.upstream_error,
+    upstream_ms.watched(15) = request.upstream().map(|upstream| Milliseconds::new(upstream.head)),
+    request_id.watched(6).header("x-request-id") =
+        request.logged.request_id.as_ref().map(ClientBytes::of),
+    user_agent.watched(5).header("user-agent") =
+        request.logged.user_agent.as_ref().map(ClientBytes::of),
+    referer.header("referer") = request.logged.shown_referer().map(ClientBytes),
 }
 
 impl RequestFinished<'_> {
@@ -249,44 +331,60 @@ impl RequestFinished<'_> {
     /// The limit that denied it.
     #[inline]
     pub(super) fn denied_by(&self) -> Option<&str> {
-        self.verdict?.denied_by.as_deref()
+        self.logged.verdict.as_ref()?.denied_by.as_deref()
     }
 
     /// The ban that held, or would have held.
     #[inline]
     pub(super) fn banned_by(&self) -> Option<&str> {
-        self.verdict?.banned_by.as_deref()
+        self.logged.verdict.as_ref()?.banned_by.as_deref()
     }
 
     /// The list that its client is on.
     #[inline]
     pub(super) fn listed(&self) -> Option<&'static str> {
-        self.verdict?.listed
+        self.verdict(|verdict| verdict.listed)
     }
 
     #[inline]
     fn strictest(&self) -> Option<Strictest> {
-        self.verdict?.strictest
+        self.verdict(|verdict| verdict.strictest)
     }
 
     #[inline]
     fn shed(&self) -> Option<Shed> {
-        self.verdict?.shed
-    }
-
-    fn verdict<T>(&self, get: impl Fn(&Verdict) -> Option<T>) -> Option<T> {
-        self.verdict.and_then(get)
+        self.verdict(|verdict| verdict.shed)
     }
 
     #[inline]
-    fn upstream_status(&self) -> Option<u16> {
-        let status = self.upstream.and_then(|upstream| upstream.status);
-        status.map(|status| status.as_u16())
+    pub(super) fn verdict<T>(&self, get: impl Fn(&Verdict) -> Option<T>) -> Option<T> {
+        self.logged.verdict.as_ref().and_then(get)
     }
 
     #[inline]
-    fn upstream_head(&self) -> Option<Duration> {
-        self.upstream.and_then(|upstream| upstream.head)
+    pub(super) fn upstream(&self) -> Option<&UpstreamOutcome> {
+        self.logged.upstream.as_ref()
+    }
+
+    /// Bytes that the client got, also by the tunnel that the request has become.
+    #[inline]
+    pub(super) fn sent(&self) -> u64 {
+        let traffic = self.logged.traffic.as_ref();
+        traffic.map_or(self.counted.bytes, |traffic| traffic.bytes().0)
+    }
+
+    /// Bytes that came by its tunnel.
+    #[inline]
+    fn received(&self) -> Option<u64> {
+        let traffic = self.logged.traffic.as_ref()?;
+        Some(traffic.bytes().1)
+    }
+
+    /// Whether its response, or its tunnel, was sent to the end.
+    #[inline]
+    fn is_complete(&self) -> bool {
+        let traffic = self.logged.traffic.as_ref();
+        traffic.map_or(self.counted.complete, |traffic| traffic.is_complete())
     }
 }
 
@@ -331,6 +429,13 @@ impl Value for Word<'_> {
 
 /// Bytes that a client sent.
 struct ClientBytes<'a>(&'a [u8]);
+
+impl<'a> ClientBytes<'a> {
+    #[inline(always)]
+    fn of(header: &'a HeaderValue) -> Self {
+        Self(header.as_bytes())
+    }
+}
 
 impl Value for ClientBytes<'_> {
     #[inline(always)]

@@ -26,8 +26,8 @@ mod tail;
 mod top_subjects;
 
 pub use access_log::{
-    ACCESS_TARGET, FIELDS as ACCESS_LOG_FIELDS, FieldVisitor, LoggedHeaders, Milliseconds,
-    RequestFinished, SentResponse, UpstreamResponse, field, is_logged, log_requests_to,
+    ACCESS_TARGET, CountedRequest, FIELDS as ACCESS_LOG_FIELDS, FieldVisitor, LoggedRequest,
+    Milliseconds, RequestFinished, field, is_logged, log_requests_to,
 };
 pub use log_field::{Field, LogField, LogValue, Notes, StepField};
 pub use metrics::{

@@ -218,19 +218,19 @@ impl Tracer {
     }
 
     fn record(&self, request: &RequestFinished<'_>) {
-        let status = i64::from(request.response.status.as_u16());
+        let status = i64::from(request.counted.status.as_u16());
         let method = semantic_method(request);
         let attributes = [
-            KeyValue::new("http.request.method", method),
+            KeyValue::new("http.request.logged.method", method),
             KeyValue::new("http.response.status_code", status),
-            KeyValue::new("http.route", request.route.name().to_owned()),
-            KeyValue::new("url.scheme", request.headers.scheme.unwrap_or("http")),
+            KeyValue::new("http.route", request.counted.route.name().to_owned()),
+            KeyValue::new("url.scheme", request.logged.scheme.unwrap_or("http")),
         ];
-        let seconds = request.response.took.as_secs_f64();
+        let seconds = request.took.as_secs_f64();
         self.duration.record(seconds, &attributes);
         let mut attributes = vec![
-            KeyValue::new("http.route", request.route.name().to_owned()),
-            KeyValue::new("weir.decision", request.decision.as_str()),
+            KeyValue::new("http.route", request.counted.route.name().to_owned()),
+            KeyValue::new("weir.decision", request.counted.decision.as_str()),
         ];
         let limit = request
             .denied_by()
@@ -297,10 +297,10 @@ impl ActiveTrace {
         if !self.flags.is_sampled() {
             return;
         }
-        let end = self.began + request.response.took;
-        let asked = request.verdict.and_then(|verdict| verdict.store);
+        let end = self.began + request.took;
+        let asked = request.verdict(|verdict| verdict.store);
         let store = asked.filter(|took| !took.is_zero());
-        let delay = request.verdict.and_then(|verdict| verdict.delay);
+        let delay = request.verdict(|verdict| verdict.delay);
         let delay = delay.unwrap_or_default();
         let decided = self.began + store.unwrap_or_default() + delay;
         let mut server = self.span(SpanKind::Server, self.server, (self.began, end));
@@ -339,22 +339,23 @@ impl ActiveTrace {
         decided: SystemTime,
         end: SystemTime,
     ) -> Option<SpanData> {
-        let upstream = request.upstream.as_ref();
-        if upstream.is_none() && request.upstream_error.is_none() {
+        let upstream = request.upstream();
+        if upstream.is_none() && request.logged.upstream_error.is_none() {
             return None;
         }
-        let begun = upstream.and_then(|upstream| upstream.begun);
+        let since = request.counted.since;
+        let begun = upstream.map(|upstream| upstream.arrived.saturating_duration_since(since));
         let begun = begun.map_or(decided, |begun| self.began + begun);
         let mut span = self.span(SpanKind::Client, self.upstream, (begun, end));
         let method = semantic_method(request);
         span.name = method.into();
         span.attributes
-            .push(KeyValue::new("http.request.method", method));
+            .push(KeyValue::new("http.request.logged.method", method));
         if let Some(upstream) = upstream {
             let (host, port) = upstream
                 .server
                 .rsplit_once(':')
-                .unwrap_or((upstream.server, ""));
+                .unwrap_or((&upstream.server, ""));
             span.attributes
                 .push(KeyValue::new("server.address", host.to_owned()));
             let port = port
@@ -362,19 +363,18 @@ impl ActiveTrace {
                 .ok()
                 .map(|port: i64| KeyValue::new("server.port", port));
             span.attributes.extend(port);
-            if let Some(status) = upstream.status {
-                let code = i64::from(status.as_u16());
-                span.attributes
-                    .push(KeyValue::new("http.response.status_code", code));
-                // To a client, an error of the server's or of its own is an error.
-                if status.is_client_error() || status.is_server_error() {
-                    let kind = status.as_str().to_owned();
-                    span.attributes.push(KeyValue::new("error.type", kind));
-                    span.status = Status::error("");
-                }
+            let status = upstream.status;
+            let code = i64::from(status.as_u16());
+            span.attributes
+                .push(KeyValue::new("http.response.status_code", code));
+            // To a client, an error of the server's or of its own is an error.
+            if status.is_client_error() || status.is_server_error() {
+                let kind = status.as_str().to_owned();
+                span.attributes.push(KeyValue::new("error.type", kind));
+                span.status = Status::error("");
             }
         }
-        if let Some(error) = request.upstream_error {
+        if let Some(error) = request.logged.upstream_error {
             span.attributes.push(KeyValue::new("error.type", error));
             span.status = Status::error(error);
         }
@@ -408,7 +408,7 @@ fn semantic_method(request: &RequestFinished<'_>) -> &'static str {
     ];
     let mut known = KNOWN.into_iter();
     known
-        .find(|known| request.method == *known)
+        .find(|known| request.logged.method == *known)
         .unwrap_or("_OTHER")
 }
 
@@ -417,21 +417,22 @@ fn server_name(request: &RequestFinished<'_>) -> Cow<'static, str> {
         "_OTHER" => "HTTP",
         method => method,
     };
-    format!("{method} {}", request.route.name()).into()
+    format!("{method} {}", request.counted.route.name()).into()
 }
 
 fn server_status(request: &RequestFinished<'_>) -> Status {
-    match request.response.status.is_server_error() {
-        true => Status::error(request.upstream_error.unwrap_or_default()),
+    match request.counted.status.is_server_error() {
+        true => Status::error(request.logged.upstream_error.unwrap_or_default()),
         false => Status::Unset,
     }
 }
 
 /// By the semantic conventions of HTTP, and what was decided.
 fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
-    let text = |bytes: Option<&[u8]>| Some(String::from_utf8_lossy(bytes?).into_owned());
-    let status = request.response.status;
-    let version = match request.version {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let header = |value: &Option<HeaderValue>| Some(text(value.as_ref()?.as_bytes()));
+    let status = request.counted.status;
+    let version = match request.logged.version {
         Version::HTTP_10 => "1.0",
         Version::HTTP_2 => "2",
         Version::HTTP_3 => "3",
@@ -439,29 +440,29 @@ fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
     };
     let method = semantic_method(request);
     let mut attributes = vec![
-        KeyValue::new("http.request.method", method),
-        KeyValue::new("url.path", request.path.to_owned()),
-        KeyValue::new("url.scheme", request.headers.scheme.unwrap_or("http")),
-        KeyValue::new("http.route", request.route.name().to_owned()),
+        KeyValue::new("http.request.logged.method", method),
+        KeyValue::new("url.path", request.logged.uri.path().to_owned()),
+        KeyValue::new("url.scheme", request.logged.scheme.unwrap_or("http")),
+        KeyValue::new("http.route", request.counted.route.name().to_owned()),
         KeyValue::new("network.protocol.version", version),
         KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
-        KeyValue::new("http.response.body.size", as_i64(request.response.bytes)),
+        KeyValue::new("http.response.body.size", as_i64(request.sent())),
     ];
     let mut add = |name: &'static str, value: Option<String>| {
         attributes.extend(value.map(|value| KeyValue::new(name, value)));
     };
-    let original = (method == "_OTHER").then(|| request.method.to_string());
-    add("http.request.method_original", original);
-    add("url.query", request.query.map(str::to_owned));
+    let original = (method == "_OTHER").then(|| request.logged.method.to_string());
+    add("http.request.logged.method_original", original);
+    add("url.query", request.logged.query().map(str::to_owned));
     add(
         "client.address",
-        request.client.map(|client| client.to_string()),
+        request.logged.client.map(|client| client.to_string()),
     );
-    add("server.address", text(request.headers.host));
-    add("user_agent.original", text(request.headers.user_agent));
-    add("weir.request_id", text(request.headers.request_id));
+    add("server.address", request.logged.asked_host().map(text));
+    add("user_agent.original", header(&request.logged.user_agent));
+    add("weir.request_id", header(&request.logged.request_id));
     let error = status.is_server_error().then(|| {
-        let error = request.upstream_error.map(str::to_owned);
+        let error = request.logged.upstream_error.map(str::to_owned);
         error.unwrap_or_else(|| status.as_str().to_owned())
     });
     add("error.type", error);

@@ -149,12 +149,12 @@ impl TailFilter {
     fn matches(&self, request: &RequestFinished<'_>) -> bool {
         let deciders = [request.denied_by(), request.banned_by(), request.listed()];
         let by = |name: &String| deciders.contains(&Some(&**name));
-        (self.decisions.is_empty() || self.decisions.contains(&request.decision))
+        (self.decisions.is_empty() || self.decisions.contains(&request.counted.decision))
             && self.decided_by.as_ref().is_none_or(by)
             && self
                 .route
                 .as_deref()
-                .is_none_or(|route| route == request.route.name())
+                .is_none_or(|route| route == request.counted.route.name())
             && self
                 .text
                 .as_deref()
@@ -164,8 +164,8 @@ impl TailFilter {
 
 fn has_text(request: &RequestFinished<'_>, text: &str) -> bool {
     let shows = |shown: &dyn fmt::Display| shown.to_string().contains(text);
-    request.path.contains(text)
-        || request.client.is_some_and(|client| shows(&client))
+    request.logged.uri.path().contains(text)
+        || request.logged.client.is_some_and(|client| shows(&client))
         || request.account.is_some_and(|account| shows(&account))
 }
 
@@ -228,38 +228,37 @@ mod tests {
     use std::collections::BTreeSet;
 
     use http::{Method, StatusCode, Version};
+    use tokio::time::Instant;
 
     use super::*;
-    use crate::{LoggedHeaders, Metrics, RouteMetrics, SentResponse, Verdict};
+    use crate::{CountedRequest, LoggedRequest, Metrics, RouteMetrics, Verdict};
 
-    fn finished<'a>(
-        route: &'a RouteMetrics,
-        path: &'a str,
-        decision: Disposition,
-        verdict: Option<&'a Verdict>,
-    ) -> RequestFinished<'a> {
-        RequestFinished {
-            route,
-            method: &Method::GET,
-            path,
-            query: None,
-            headers: LoggedHeaders::default(),
-            version: Version::HTTP_11,
-            client: "203.0.113.9".parse().ok(),
-            account: None,
-            decision,
-            verdict,
-            upstream: None,
-            upstream_error: None,
-            response: SentResponse {
+    /// What becomes of a request for this path.
+    fn with_finished<T>(
+        route: &Arc<RouteMetrics>,
+        path: &str,
+        verdict: Verdict,
+        then: impl FnOnce(&RequestFinished<'_>) -> T,
+    ) -> T {
+        let uri = path.parse().unwrap();
+        then(&RequestFinished {
+            counted: &CountedRequest {
+                since: Instant::now(),
+                route: Arc::clone(route),
+                is_head: false,
                 status: StatusCode::OK,
+                decision: verdict.disposition,
                 bytes: 0,
                 complete: true,
-                took: Duration::from_millis(3),
             },
-            received: None,
-            notes: None,
-        }
+            logged: &LoggedRequest {
+                client: "203.0.113.9".parse().ok(),
+                verdict: Some(verdict),
+                ..LoggedRequest::new(Method::GET, uri, Version::HTTP_11)
+            },
+            account: None,
+            took: Duration::from_millis(3),
+        })
     }
 
     fn paths(watch: &Watch) -> Vec<String> {
@@ -283,7 +282,7 @@ mod tests {
     #[test]
     fn each_watcher_is_shown_what_it_asked_for_once() {
         let (tail, metrics) = (Arc::<Tail>::default(), Metrics::new());
-        let (api, web) = (metrics.route("api"), metrics.route("web"));
+        let [api, web] = ["api", "web"].map(|name| Arc::new(metrics.route(name)));
         let watch = |filter| tail.watch(Some(filter));
         let all = watch(TailFilter::default());
         let denied = watch(TailFilter {
@@ -307,15 +306,14 @@ mod tests {
         };
         let (of_path, of_client, of_other) = (of_text("/b"), of_text("0.113"), of_text("other"));
         let figures = tail.watch(None);
-        tail.finished(&finished(&api, "/a", Disposition::Allowed, None), None);
+        let allowed = Verdict::new(Disposition::Allowed);
+        with_finished(&api, "/a", allowed, |request| tail.finished(request, None));
         let verdict = Verdict {
             denied_by: Some("PerAddress".into()),
             ..Verdict::new(Disposition::Denied)
         };
-        tail.finished(
-            &finished(&web, "/b", Disposition::Denied, Some(&verdict)),
-            Some(Duration::from_micros(40)),
-        );
+        let own = Some(Duration::from_micros(40));
+        with_finished(&web, "/b", verdict, |request| tail.finished(request, own));
         assert_eq!(paths(&all), ["/a", "/b"]);
         assert_eq!(paths(&all), [""; 0]);
         for only_b in [denied, by_limit, of_route, of_path] {
@@ -340,8 +338,9 @@ mod tests {
     #[test]
     fn a_line_has_a_field_of_the_log_or_null_under_every_key() {
         let metrics = Metrics::new();
-        let route = metrics.route("api");
-        let mut line = line(&finished(&route, "/a", Disposition::Allowed, None));
+        let route = Arc::new(metrics.route("api"));
+        let allowed = Verdict::new(Disposition::Allowed);
+        let mut line = with_finished(&route, "/a", allowed, line);
         line["at"] = 0.into();
         insta::assert_snapshot!(line, @r#"{"at":0,"client":"203.0.113.9","account":null,"method":"GET","path":"/a","host":null,"user_agent":null,"request_id":null,"status":200,"route":"api","decision":"allowed","limit":null,"ban":null,"list":null,"ms":3.0,"upstream":null,"upstream_ms":null,"upstream_error":null}"#);
     }
@@ -349,12 +348,15 @@ mod tests {
     #[test]
     fn a_flood_fills_no_queue_and_is_sampled_from_its_beginning_to_its_end() {
         let (tail, metrics) = (Arc::<Tail>::default(), Metrics::new());
-        let route = metrics.route("api");
+        let route = Arc::new(metrics.route("api"));
         let watch = tail.watch(Some(TailFilter::default()));
         let flood = 100 * LINES;
         for number in 0..flood {
             let path = format!("/{number:05}");
-            tail.finished(&finished(&route, &path, Disposition::Allowed, None), None);
+            let allowed = Verdict::new(Disposition::Allowed);
+            with_finished(&route, &path, allowed, |request| {
+                tail.finished(request, None)
+            });
         }
         let (lines, left_out) = watch.lines();
         assert_eq!((lines.len(), left_out), (LINES, flood - LINES));
