@@ -217,7 +217,7 @@ impl KeySchema {
     }
 
     /// The form of ids, by example.
-    pub(super) fn form(&self) -> String {
+    fn form(&self) -> String {
         let forms: Vec<_> = self
             .per
             .iter()

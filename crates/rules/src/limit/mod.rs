@@ -196,11 +196,6 @@ impl Limit {
         hashed.any(|source| !self.wildcards_of(source).is_empty())
     }
 
-    /// The form of ids of subjects, by example.
-    pub fn id_form(&self) -> String {
-        self.schema.form()
-    }
-
     /// The bucket of a subject, whose id is written as those of overrides are.
     ///
     /// # Errors
