@@ -127,6 +127,24 @@ impl<S: HealthCheck> HealthCheck for Guard<S> {
 }
 
 impl<S: Remote> Guard<S> {
+    /// Clears something here, which `local` does, and in the store; a store that is out of reach is
+    /// an error even so.
+    pub(super) fn clear(
+        self: &Arc<Self>,
+        local: StoreFuture<()>,
+        in_store: impl FnOnce(&S) -> StoreFuture<()> + Send + 'static,
+    ) -> StoreFuture<()> {
+        if self.breaker.is_open() {
+            return StoreFuture::failed(StoreError::OutOfReach);
+        }
+        let guard = Arc::clone(self);
+        StoreFuture::waiting(async move {
+            local.await?;
+            let answer = guard.in_time(Call::Reset, in_store(&guard.store)).await;
+            answer.map_err(CallFailure::finish)
+        })
+    }
+
     /// Waits for an answer, until the deadline, and counts how it went.
     pub(super) async fn in_time<T: Unpin>(
         &self,
@@ -396,19 +414,9 @@ impl<S: Remote> Store for Guarded<S> {
         })
     }
 
-    /// Resets the buckets here and in the store; a store that is out of reach is an error even so.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let local = self.guard.local.reset(keys.clone());
-        if self.guard.breaker.is_open() {
-            return StoreFuture::failed(StoreError::OutOfReach);
-        }
-        let guard = Arc::clone(&self.guard);
-        StoreFuture::waiting(async move {
-            local.await?;
-            let answer = guard.store.reset(keys);
-            let answer = guard.in_time(Call::Reset, answer).await;
-            answer.map_err(CallFailure::finish)
-        })
+        self.guard.clear(local, |store| store.reset(keys))
     }
 
     fn is_shared(&self) -> bool {

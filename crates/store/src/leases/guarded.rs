@@ -7,7 +7,7 @@ use weir_limit::time::Timestamp;
 use weir_limit::{BucketKeys, Claims};
 
 use super::{LeaseGuard, Leased, Leases};
-use crate::guarded::{CallFailure, Guard};
+use crate::guarded::Guard;
 use crate::{Call, DecisionSource, Guarded, OnFailure, Outcome, Remote, StoreError, StoreFuture};
 
 impl<S: Remote> Guard<S> {
@@ -50,19 +50,9 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
         })
     }
 
-    /// Deletes them here and in the store; a store that is out of reach is an error even so.
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         let local = self.guard.local.leases().delete(keys.clone());
-        if self.guard.breaker.is_open() {
-            return StoreFuture::failed(StoreError::OutOfReach);
-        }
-        let guard = Arc::clone(&self.guard);
-        StoreFuture::waiting(async move {
-            local.await?;
-            let answer = guard.store.delete(keys);
-            let answer = guard.in_time(Call::Reset, answer).await;
-            answer.map_err(CallFailure::finish)
-        })
+        self.guard.clear(local, |store| store.delete(keys))
     }
 
     fn end(&self) -> StoreFuture<()> {

@@ -264,8 +264,11 @@ impl Metrics {
 
     /// The id of the subject of a limit with this bucket key, if subjects are tracked.
     pub fn subject_id(&self, limit: &str, key: &str) -> Option<NonZeroU64> {
-        let subjects = self.subjects.lock();
-        Some(subjects.as_ref()?.get(limit)?.hash(key.as_bytes()))
+        Some(self.top_subjects(limit)?.hash(key.as_bytes()))
+    }
+
+    fn top_subjects(&self, limit: &str) -> Option<TopSubjects> {
+        self.subjects.lock().as_ref()?.get(limit).cloned()
     }
 
     /// Whether it keeps track of subjects.
@@ -276,24 +279,21 @@ impl Metrics {
     /// The activity of a limit's subjects at a time in seconds since the Unix epoch, in no order:
     /// at most 128 for each thread, the heaviest among them.
     pub fn subjects(&self, limit: &str, period: Period, now: u64) -> Vec<SubjectActivity> {
-        let subjects = self.subjects.lock();
-        let subjects = subjects.as_ref().and_then(|all| all.get(limit)).cloned();
+        let subjects = self.top_subjects(limit);
         subjects.map_or_else(Vec::new, |subjects| subjects.activity(period, now))
     }
 
     /// How many requests of a subject of a limit may be missing from its count, at most, because
     /// there was no room for all subjects.
     pub fn uncounted(&self, limit: &str, period: Period, now: u64) -> u64 {
-        let subjects = self.subjects.lock();
-        let subjects = subjects.as_ref().and_then(|all| all.get(limit)).cloned();
+        let subjects = self.top_subjects(limit);
         subjects.map_or(0, |subjects| subjects.uncounted(period, now))
     }
 
     /// Seconds of a period, at a time since the Unix epoch, for which the subjects of a limit have
     /// been counted: one at least, and less than the period while the limit is new.
     pub fn counted_seconds(&self, limit: &str, period: Period, now: Duration) -> f64 {
-        let subjects = self.subjects.lock();
-        let subjects = subjects.as_ref().and_then(|all| all.get(limit));
+        let subjects = self.top_subjects(limit);
         subjects.map_or(1.0, |subjects| subjects.counted_seconds(period, now))
     }
 
