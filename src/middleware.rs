@@ -46,12 +46,12 @@
 pub use weir_middleware::decoy;
 pub use weir_middleware::{
     AccessControl, AccessSettings, BackgroundTasks, BanCause, BanPolicy, BegunBan, BoxedRequest,
-    ClientIdentity, ConnectionEnds, Cors, Delay, Denied, FixedResponse, HasVerdict, HeaderEdits,
-    HeaderForm, HeaderForms, HeaderTemplate, HttpRequest, Identify, IdentifyLayer, InFlight,
-    KeyExtractor, KnownBans, LimitHook, LimitedService, LocalResponse, Metered, OnDenied,
-    OriginPattern, Origins, PathRewrite, Peer, PreflightResponse, RateLimit, RateLimitLayer,
-    Redirect, RedirectError, Rejection, RequestBody, RequestContext, RequestHead, RequestTemplate,
-    ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy, RouteState,
-    ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment, UpstreamRouter,
-    Verdict, WaitSpreader, WebSocketStream, upstream_key,
+    ClientConnection, ClientIdentity, ConnectionEnds, Cors, Delay, Denied, FixedResponse,
+    HasVerdict, HeaderEdits, HeaderForm, HeaderForms, HeaderTemplate, HttpRequest, Identify,
+    IdentifyLayer, InFlight, KeyExtractor, KnownBans, LimitHook, LimitedService, LocalResponse,
+    Metered, OnDenied, OriginPattern, Origins, PathRewrite, Peer, PreflightResponse, RateLimit,
+    RateLimitLayer, Redirect, RedirectError, Rejection, RequestBody, RequestContext, RequestHead,
+    RequestTemplate, ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy,
+    RouteState, ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment,
+    UpstreamRouter, Verdict, WaitSpreader, WebSocketStream, upstream_key,
 };

@@ -12,7 +12,7 @@ use weir::internals::{
     Backend, BoxedRequest, Connection, Draining, Http, HttpRequest, HttpSettings, Layers, Proxy,
     RequestBody, Transport, Upstream, UpstreamRouter, UpstreamSettings, service_fn,
 };
-use weir::middleware::{Peer, RequestContext};
+use weir::middleware::{ClientConnection, Peer, RequestContext};
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
 
@@ -70,8 +70,9 @@ fn gateway(layers: fn() -> Layers, listener: TcpListener, upstream: SocketAddr) 
                 secure: false,
             };
             service_fn(move |mut request: BoxedRequest<RequestBody>| {
+                let connection = ClientConnection::of(peer);
                 let context =
-                    RequestContext::of_connection(peer, None, None, request.body().takes_lines());
+                    RequestContext::of_connection(connection, request.body().takes_lines());
                 request.extensions_mut().insert(context);
                 stack.lock().unwrap().call(request)
             })

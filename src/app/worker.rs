@@ -13,7 +13,9 @@ use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use weir_config::Route;
 use weir_http::request::{BoxedRequest, HttpRequest};
-use weir_middleware::{ConnectionEnds, Peer, RequestContext, UpstreamRouter, upstream_key};
+use weir_middleware::{
+    ClientConnection, ConnectionEnds, Peer, RequestContext, UpstreamRouter, upstream_key,
+};
 use weir_proxy::{
     ConnectionAddrs, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamState,
 };
@@ -69,16 +71,18 @@ pub(super) async fn run(
         let (stack, snapshots) = (Arc::clone(&stack), snapshots.clone());
         let listener = Arc::new(ListenerEntry { stack, role });
         move |connection: &Connection| ConnectionEntry {
-            peer: peer(connection),
-            // That of another proxy is not its client's.
-            certificate: (!listener.role.decides)
-                .then(|| certificate(connection))
-                .flatten(),
+            connection: ClientConnection {
+                peer: Some(peer(connection)),
+                // That of another proxy is not its client's.
+                certificate: (!listener.role.decides)
+                    .then(|| certificate(connection))
+                    .flatten(),
+                ends: snapshots
+                    .borrow()
+                    .sends_proxy_headers
+                    .then(|| ends(connection)),
+            },
             listener: Arc::clone(&listener),
-            ends: snapshots
-                .borrow()
-                .sends_proxy_headers
-                .then(|| ends(connection)),
         }
     };
     let (http, draining, transports) = (&context.http, &context.draining, &context.transports);
@@ -213,10 +217,7 @@ struct ListenerEntry {
 /// The entry of one connection: adds the peer to each request, and passes it to the stack in force.
 struct ConnectionEntry {
     listener: Arc<ListenerEntry>,
-    peer: Peer,
-    certificate: Option<Arc<ClientCertificate>>,
-    /// If an upstream gets PROXY headers.
-    ends: Option<Arc<ConnectionEnds>>,
+    connection: ClientConnection,
 }
 
 impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
@@ -225,12 +226,8 @@ impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
     type Future = StackFuture<Proxy, BoxedRequest<RequestBody>>;
 
     fn call(&self, mut request: BoxedRequest<RequestBody>) -> Self::Future {
-        let context = RequestContext::of_connection(
-            self.peer,
-            self.certificate.clone(),
-            self.ends.clone(),
-            request.body().takes_lines(),
-        );
+        let takes_lines = request.body().takes_lines();
+        let context = RequestContext::of_connection(self.connection.clone(), takes_lines);
         let extensions = request.extensions_mut();
         extensions.insert(context);
         let ListenerEntry { stack, role } = &*self.listener;

@@ -98,13 +98,22 @@ pub struct ConnectionEnds {
     pub local: SocketAddr,
 }
 
+/// The connection that a request came by. All requests of the connection have the same.
+#[derive(Clone, Default)]
+pub struct ClientConnection {
+    /// The other end, if the server knows it.
+    pub peer: Option<Peer>,
+    /// The certificate that the client has shown.
+    pub certificate: Option<Arc<ClientCertificate>>,
+    /// Its two ends, if an upstream is told of them.
+    pub ends: Option<Arc<ConnectionEnds>>,
+}
+
 /// The knowledge of the layers about a request. It is one entry of the request's extensions, since
 /// each entry costs allocations.
 #[derive(Clone, Default)]
 pub struct RequestContext {
-    peer: Option<Peer>,
-    certificate: Option<Arc<ClientCertificate>>,
-    ends: Option<Arc<ConnectionEnds>>,
+    connection: ClientConnection,
     identity: Option<ClientIdentity>,
     /// `None` once the identity is complete.
     unverified: Option<Arc<UnverifiedAccount>>,
@@ -118,31 +127,30 @@ pub struct RequestContext {
     trace: Option<Arc<ActiveTrace>>,
 }
 
-impl RequestContext {
-    /// The context of a request from this peer.
-    pub fn new(peer: Peer) -> Self {
+impl ClientConnection {
+    /// One of which only the peer is known.
+    pub fn of(peer: Peer) -> Self {
         Self {
             peer: Some(peer),
             ..Self::default()
         }
     }
+}
 
-    /// The same, of a client that has shown this certificate on a connection with these ends.
-    /// `takes_lines` says whether the server writes the header lines of a [`ProblemResponse`]
-    /// before those of the response's map.
+impl RequestContext {
+    /// The context of a request from this peer.
+    pub fn new(peer: Peer) -> Self {
+        Self::of_connection(ClientConnection::of(peer), false)
+    }
+
+    /// The context of a request that came by this connection. `takes_lines` says whether the server
+    /// writes the header lines of a [`ProblemResponse`] before those of the response's map.
     ///
     /// [`ProblemResponse`]: weir_http::problem::ProblemResponse
-    pub fn of_connection(
-        peer: Peer,
-        certificate: Option<Arc<ClientCertificate>>,
-        ends: Option<Arc<ConnectionEnds>>,
-        takes_lines: bool,
-    ) -> Self {
+    pub fn of_connection(connection: ClientConnection, takes_lines: bool) -> Self {
         // At once: each step of a builder would copy it.
         Self {
-            peer: Some(peer),
-            certificate,
-            ends,
+            connection,
             takes_lines,
             ..Self::default()
         }
@@ -150,12 +158,13 @@ impl RequestContext {
 
     /// The certificate that the client has shown, if the server left it here.
     fn certificate(extensions: &Extensions) -> Option<&ClientCertificate> {
-        extensions.get::<Self>()?.certificate.as_deref()
+        let connection = &extensions.get::<Self>()?.connection;
+        connection.certificate.as_deref()
     }
 
     /// The peer that the request came from, if the server left it here.
     fn peer(extensions: &Extensions) -> Option<Peer> {
-        extensions.get::<Self>()?.peer
+        extensions.get::<Self>()?.connection.peer
     }
 
     /// The addresses of a request's client and of the gateway's end. The client's port is zero if a
@@ -163,7 +172,7 @@ impl RequestContext {
     pub fn connection_addrs(extensions: &Extensions) -> Option<(SocketAddr, SocketAddr)> {
         let context = extensions.get::<Self>()?;
         let client = context.identity.as_ref()?.client;
-        let ends = context.ends.as_deref();
+        let ends = context.connection.ends.as_deref();
         let peer = ends.map(|ends| ends.peer);
         let port = peer.filter(|_| client.address == client.peer);
         let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

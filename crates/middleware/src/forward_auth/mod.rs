@@ -254,7 +254,7 @@ fn restore(head: &mut Parts) -> Result<(), SubrequestError> {
     };
     // Nothing is replaced before all of it is known.
     (head.method, head.uri, head.version) = (method, target, Version::HTTP_11);
-    RequestContext::entry(&mut head.extensions).peer = Some(peer);
+    RequestContext::entry(&mut head.extensions).connection.peer = Some(peer);
     replace_fields(&mut head.headers, host, forwarded_for);
     Ok(())
 }

@@ -78,7 +78,7 @@ mod tests {
     use super::super::decisions::{LimitRole, QueriedLimit};
     use super::super::{HeaderForm, HeaderForms, OnDenied, RateLimitLayer, RoutePolicy};
     use super::*;
-    use crate::{Peer, RequestContext};
+    use crate::{ClientConnection, Peer, RequestContext};
 
     fn quota(burst: u64) -> Quota {
         Quota::new(burst, 1, Duration::from_secs(7)).unwrap()
@@ -142,7 +142,7 @@ mod tests {
             secure: false,
         };
         let mut request = Request::new(Empty::<Bytes>::new());
-        let context = RequestContext::of_connection(peer, None, None, true);
+        let context = RequestContext::of_connection(ClientConnection::of(peer), true);
         request.extensions_mut().insert(context);
         let rejection = route.policy.on_denied.rejection().unwrap();
         let settings = RateLimitLayer::per_address(quota(5)).unwrap().0;
