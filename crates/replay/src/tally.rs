@@ -102,7 +102,7 @@ pub struct Tally {
 }
 
 /// The decisions of one limit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LimitTally {
     pub requests: u64,
     pub allowed: u64,
@@ -176,20 +176,10 @@ impl LimitTally {
     /// Nothing so far, of a limit whose subjects may be this many.
     pub fn new(gauge: Option<Gauge>, most_subjects: usize) -> Self {
         Self {
-            requests: 0,
-            allowed: 0,
-            denied: 0,
-            would_deny: 0,
-            first: None,
-            last: None,
-            newly_denied: 0,
-            no_longer_denied: 0,
             levels: gauge.as_ref().map(Gauge::levels),
             gauge,
-            subjects: Subjects::default(),
-            others: Vec::new(),
-            untracked: 0,
             most_subjects,
+            ..Self::default()
         }
     }
 
