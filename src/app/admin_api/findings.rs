@@ -27,7 +27,7 @@ use weir_console::fleet::findings as fleet_findings;
 use weir_console::rounded_down;
 use weir_console::scope::{Scope, counted};
 use weir_console::subjects::CountedSubject;
-use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::time::Timestamp;
 use weir_limit::{BucketKey, Quota};
 use weir_middleware::WaitSpreader;
 use weir_rules::{KeySource, Limit};
@@ -119,8 +119,8 @@ pub(in crate::app) trait Measure: Send + Sync {
     /// What the finding is then.
     fn kind(&self) -> Kind;
 
-    /// What it is, and how long it lasts: findings of the same about one subject are one.
-    fn key(&self) -> (&str, Nanos);
+    /// What it is called: findings of the same about one subject are one.
+    fn name(&self) -> &str;
 
     /// A sentence about the subject, which `sent` so much.
     fn text(&self, sent: &str) -> String;
@@ -389,7 +389,7 @@ fn joined<'s>(found: Vec<Finding<'s>>, others: &mut Vec<Finding<'s>>) -> Vec<Fin
             let (held, other) = (one.measure.as_ref(), finding.measure.as_ref());
             let is_same_measure = held
                 .zip(other)
-                .is_some_and(|(held, other)| held.key() == other.key());
+                .is_some_and(|(held, other)| held.name() == other.name());
             is_same_measure && one.id == finding.id
         };
         match joined.iter_mut().find(is_same) {
@@ -640,6 +640,7 @@ impl<'s> Finding<'s> {
             Kind::Abuse => {
                 let mut rooms = ROOMS.iter();
                 let remedy = rooms.find_map(|room| room.remedy(settings, self));
+                // Bans have a remedy for all of them; this stands for a list of rooms without them.
                 remedy.unwrap_or_else(|| Remedy::advice("The limit holds it off"))
             }
             Kind::DryRun => {

@@ -35,8 +35,8 @@ impl Measure for BanInForce {
         FindingKind::Banned
     }
 
-    fn key(&self) -> (&str, Nanos) {
-        (&self.ban, self.left)
+    fn name(&self) -> &str {
+        &self.ban
     }
 
     fn text(&self, sent: &str) -> String {

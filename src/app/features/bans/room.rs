@@ -18,7 +18,7 @@ use super::{admin, explain, findings};
 use crate::app::admin_api::endpoint::Endpoint;
 use crate::app::admin_api::findings::{Finding, LookUp};
 use crate::app::features::{DecisionCounters, Room};
-use crate::app::wording::{self, source_names, write_list};
+use crate::app::wording::{in_words, source_names, write_list};
 
 /// Bans, and the lists of who is allowed and who is blocked.
 pub(in crate::app::features) struct BansRoom;
@@ -34,7 +34,7 @@ impl Room for BansRoom {
                 writeln!(out, "{name}: {}", list_in_words(list.len()))?;
             }
         }
-        write_list(out, "bans", access.bans.iter().map(in_words))
+        write_list(out, "bans", access.bans.iter().map(ban_in_words))
     }
 
     fn describe(&self, members: &mut Map<String, Value>, settings: &Settings) {
@@ -104,9 +104,9 @@ fn list_in_words((networks, accounts): (usize, usize)) -> String {
     format!("{networks}, {}", pluralized(accounts, "account"))
 }
 
-fn in_words(policy: &BanPolicy) -> String {
+fn ban_in_words(policy: &BanPolicy) -> String {
     let ban = &policy.ban;
-    let (name, per) = (ban.name(), wording::in_words(ban.per()));
+    let (name, per) = (ban.name(), in_words(ban.per()));
     if !policy.has_strikes() {
         let command = format!("weir ban add {name} ...");
         return format!("{name}: by hand (`{command}`), per {per}");
@@ -163,7 +163,7 @@ mod tests {
                 ("gateway.yaml", &format!("{SMALLEST}{bans}")),
                 ("limits/defaults.yaml", DEFAULTS),
             ]);
-            in_words(&folder.load().unwrap().access.bans[0])
+            ban_in_words(&folder.load().unwrap().access.bans[0])
         };
         assert_eq!(
             described(""),
