@@ -64,8 +64,8 @@ pub use rate_limit::{
 };
 pub use rate_limit::{
     BodyBytes, Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitHook, LimitedService,
-    Metered, OnDenied, PlaceCounter, RateLimit, RateLimitLayer, RequestBody, ResponseFuture,
-    RoutePolicy, WaitSpreader,
+    Metered, OnDenied, RateLimit, RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
+    WaitSpreader,
 };
 pub use rate_limit::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use redirect::{Redirect, RedirectError};

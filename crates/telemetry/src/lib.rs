@@ -35,7 +35,7 @@ pub use metrics::{
     Handshake, LatencyCounts, LimitMetrics, Metrics, Name, OverloadMetrics, OverloadShed,
     PageFormat, ProxyHeader, RefusalMetrics, Refusals, RouteErrors, RouteMetrics, RouteSample,
     ServerMetrics, Settled, ShedRequests, ShedSample, StoreCallMetrics, UpstreamSample,
-    UpstreamServerSample,
+    UpstreamServerSample, ban_begun,
 };
 #[cfg(feature = "otlp")]
 pub use otlp::TracerSettings;

@@ -10,7 +10,11 @@ use std::time::Duration;
 use http::StatusCode;
 use weir_testing::promtool;
 
-use weir_middleware::PlaceCounter;
+use weir_limit::Quota;
+use weir_middleware::{
+    AccessSettings, AccessState, Rejection, RouteAction, RoutePolicy, RouteState, Treatment,
+};
+use weir_rules::{AccessLists, HashKey, KeySource, Limit, LimitUse, Missing};
 use weir_telemetry::events::{self, Loaded};
 use weir_telemetry::{
     ACCESS_LOG_FIELDS, ConcurrencySample, Disposition, Handshake, Metrics, PageFormat, ProxyHeader,
@@ -88,6 +92,24 @@ fn limited(shed: u64) -> (Arc<str>, ConcurrencySample) {
 /// A type, and labels, separated by commas.
 type Described = (String, String);
 
+/// Counts the places of a limit with this name, as a route does that has it.
+fn count_places(limit: &str, metrics: &Metrics) {
+    let (per, quota) = (vec![KeySource::Global], Quota::in_flight(1).unwrap());
+    let limit = Limit::new(limit, per, quota, Missing::Skip, HashKey::random()).unwrap();
+    let policy = RoutePolicy {
+        name: "login".into(),
+        limits: vec![LimitUse::new(Arc::new(limit))],
+        ..RoutePolicy::default()
+    };
+    let nobody = AccessSettings {
+        lists: AccessLists::default(),
+        blocked: Treatment::Reject(Rejection::default()),
+        bans: Vec::new(),
+    };
+    let access = AccessState::new(metrics).control(nobody, metrics);
+    RouteState::new(policy, &RouteAction::default(), &access, metrics);
+}
+
 /// Metrics by the name that a dashboard asks for. Everything is counted once, for a family without
 /// members is not on the page.
 fn exposed() -> BTreeMap<String, Described> {
@@ -99,7 +121,7 @@ fn exposed() -> BTreeMap<String, Described> {
     limit.decided(Disposition::Allowed);
     limit.settled(Settled::Spent);
     metrics.bans().ban(&"abusers".into()).held(true);
-    let _held = PlaceCounter::new("LoginsPerAddress", &metrics).taken();
+    count_places("LoginsPerAddress", &metrics);
     let decide = metrics.store_call("decide", &["deadline"]);
     decide.called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);

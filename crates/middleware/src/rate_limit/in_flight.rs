@@ -33,7 +33,7 @@ impl InFlight {
 /// Counts the requests in flight that hold a place of a limit. Most limits have none, and are not on
 /// the page.
 #[derive(Clone, Debug)]
-pub struct PlaceCounter {
+pub(super) struct PlaceCounter {
     limit: Arc<str>,
     all: Family<Gauge>,
     /// There where it was expected, or from the first request on.
@@ -41,22 +41,17 @@ pub struct PlaceCounter {
 }
 
 impl PlaceCounter {
-    /// The counter of a limit with this name.
-    pub fn new(limit: &str, metrics: &Metrics) -> Self {
+    /// The counter of a limit, at zero if one of its quotas bounds the requests in flight.
+    pub(super) fn of(limit: &Limit, metrics: &Metrics) -> Self {
         let all = metrics.gauges(Name::new(
             "weir_leases_held",
             "Requests that hold a place of a limit on requests in flight, by limit",
         ));
-        Self {
-            limit: limit.into(),
+        let counter = Self {
+            limit: limit.name().into(),
             all,
             own: Arc::default(),
-        }
-    }
-
-    /// The counter of a limit, at zero if one of its quotas bounds the requests in flight.
-    pub(super) fn of(limit: &Limit, metrics: &Metrics) -> Self {
-        let counter = Self::new(limit.name(), metrics);
+        };
         let of_overrides = limit.overrides().map(|overridden| overridden.quota);
         let mut quotas = limit.quota().into_iter().chain(of_overrides);
         if quotas.any(|quota| quota.is_in_flight()) {
@@ -66,7 +61,7 @@ impl PlaceCounter {
     }
 
     /// Counts a request, as long as the guard lives.
-    pub fn taken(&self) -> GaugeGuard {
+    pub(super) fn taken(&self) -> GaugeGuard {
         GaugeGuard::new(self.gauge())
     }
 

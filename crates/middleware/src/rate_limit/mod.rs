@@ -58,7 +58,7 @@ pub use self::descriptors::{
     AskedDescriptor, DecidedDescriptors, DescriptorDecision, DescriptorLimits, Domains, ShownLimit,
 };
 pub use self::header_fields::{HeaderForm, HeaderForms};
-pub use self::in_flight::{InFlight, PlaceCounter};
+pub use self::in_flight::InFlight;
 use self::layer::Settings;
 pub use self::layer::{Denied, RateLimitLayer};
 pub use self::metered::Metered;

@@ -70,14 +70,6 @@ impl Bans {
 }
 
 impl BanMetrics {
-    /// A ban of this name begins. What may be a secret is hashed in `subject`; `offence` counts
-    /// those that are not forgotten.
-    pub fn begun(&self, ban: &str, subject: &str, offence: usize, length: Duration) {
-        self.begun.inc();
-        let duration_s = length.as_secs_f64();
-        info!(target: events::TARGET, ban, subject, offence, duration_s, "ban begun");
-    }
-
     /// The counts until now.
     pub fn sample(&self) -> DecisionSample {
         DecisionSample {
@@ -92,6 +84,14 @@ impl BanMetrics {
         let counter = if acts { &self.denied } else { &self.would_deny };
         counter.inc();
     }
+}
+
+/// A ban of this name begins. What may be a secret is hashed in `subject`; `offence` counts those that
+/// are not forgotten.
+pub fn ban_begun(metrics: &BanMetrics, ban: &str, subject: &str, offence: usize, length: Duration) {
+    metrics.begun.inc();
+    let duration_s = length.as_secs_f64();
+    info!(target: events::TARGET, ban, subject, offence, duration_s, "ban begun");
 }
 
 impl Metrics {

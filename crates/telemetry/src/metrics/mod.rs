@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge;
 use prometheus_client::metrics::info::Info;
 
-pub use self::bans::{BanMetrics, Bans};
+pub use self::bans::{BanMetrics, Bans, ban_begun};
 pub use self::handles::{
     DecisionSample, GaugeGuard, Handshake, LimitMetrics, ProxyHeader, RouteMetrics, RouteSample,
     ServerMetrics, Settled, StoreCallMetrics,

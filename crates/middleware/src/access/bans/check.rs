@@ -11,6 +11,7 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKey, Decision, Transaction};
 use weir_rules::RequestAttributes;
 use weir_store::Outcome;
+use weir_telemetry::ban_begun;
 
 use super::refused_peers::RefusedPeer;
 use super::told_waits::DeniedSubject;
@@ -337,7 +338,7 @@ impl Strike {
         }
         let length = ban.schedule().length(offence);
         let (name, subject) = (ban.name(), self.subject.as_str());
-        self.ban.metrics.begun(name, subject, offence, length);
+        ban_begun(&self.ban.metrics, name, subject, offence, length);
         self.ban.known.begun(BegunBan {
             ban: Arc::clone(ban.name()),
             subject: self.subject.as_str().to_owned(),
