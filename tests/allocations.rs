@@ -74,7 +74,7 @@ fn layers_with(quota: &str) -> Layers {
     Layers::new(
         &settings,
         &ActiveUpstreams::default(),
-        &SharedState::new(&metrics, None),
+        &SharedState::new(&settings.process, &metrics, None),
     )
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn layers_with(keys: &str) -> Layers {
     Layers::new(
         &settings,
         &ActiveUpstreams::default(),
-        &SharedState::new(&metrics, None),
+        &SharedState::new(&settings.process, &metrics, None),
     )
 }
 

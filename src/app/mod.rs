@@ -172,11 +172,13 @@ async fn serve(
 
     let demo_upstream = start_demo_upstream().await?;
     let features = Features::new(&metrics).tracing(&settings, &metrics)?;
-    let mut environment =
-        Environment::new(demo_upstream, sockets.clone(), features.clone(), &metrics);
-    if settings.process.admin.is_none() {
-        environment.shared.tail = None;
-    }
+    let environment = Environment::new(
+        &settings.process,
+        demo_upstream,
+        sockets.clone(),
+        features.clone(),
+        &metrics,
+    );
     let (gateway, mut keepers) = Gateway::start(source, (settings, inputs), environment).await?;
 
     let admin_address = admin.listeners.addresses().first().copied();

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
-use weir_config::{LoadResult, OverrideCheck, Settings, Upstream};
+use weir_config::{LoadResult, OverrideCheck, ProcessSettings, Settings, Upstream};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_proxy::Server;
 use weir_rules::HashKey;
@@ -51,6 +51,7 @@ pub(super) struct Environment {
 
 impl Environment {
     pub(super) fn new(
+        settings: &ProcessSettings,
         demo_upstream: SocketAddr,
         sockets: Sockets,
         features: Features,
@@ -59,7 +60,7 @@ impl Environment {
         Self {
             demo_upstream,
             sockets,
-            shared: SharedState::new(metrics, features.tracer()),
+            shared: SharedState::new(settings, metrics, features.tracer()),
             features,
         }
     }

@@ -54,7 +54,8 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         );
         let demo_upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (sockets, features) = (Sockets::new(&[], &metrics), Features::new(&metrics));
-        let environment = Environment::new(demo_upstream, sockets, features, &metrics);
+        let process = &settings.process;
+        let environment = Environment::new(process, demo_upstream, sockets, features, &metrics);
         let loaded = (settings, read.inputs);
         let (gateway, mut keepers) = Gateway::start(source, loaded, environment).await?;
         let services = move |snapshot: &Snapshot| {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
-use weir_config::{Settings, StoreSettings};
+use weir_config::{ProcessSettings, Settings, StoreSettings};
 use weir_correlate::{Correlate, CorrelateLayer, ShowRequestId, ShowRequestIdLayer};
 use weir_http::problem::Problem;
 use weir_middleware::{
@@ -61,18 +61,23 @@ pub struct SharedState {
     /// Traces requests, if that is configured.
     tracer: Option<Arc<Tracer>>,
     /// Those who watch requests by the admin API, where there is one.
-    pub(super) tail: Option<Arc<Tail>>,
+    tail: Option<Arc<Tail>>,
     pub(super) metrics: Arc<Metrics>,
 }
 
 impl SharedState {
     /// Nothing is known yet. Requests are traced if there is a tracer.
-    pub fn new(metrics: &Arc<Metrics>, tracer: Option<Arc<Tracer>>) -> Self {
+    pub fn new(
+        settings: &ProcessSettings,
+        metrics: &Arc<Metrics>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> Self {
+        let admin = settings.admin.as_ref();
         Self {
             access: AccessState::new(metrics),
             waits: WaitSpreader::default(),
             tracer,
-            tail: Some(Arc::clone(metrics.tail())),
+            tail: admin.map(|_| Arc::clone(metrics.tail())),
             metrics: Arc::clone(metrics),
         }
     }
@@ -356,7 +361,7 @@ mod tests {
         Layers::new(
             &settings,
             &ActiveUpstreams::default(),
-            &SharedState::new(&metrics, None),
+            &SharedState::new(&settings.process, &metrics, None),
         )
     }
 

@@ -128,7 +128,7 @@ AtOnce: {per: address, in_flight: 2}
             let settings = Folder::with(&files).settings();
             let metrics = Metrics::new();
             let upstreams = ActiveUpstreams::new(&settings, |_| (), None);
-            let shared = SharedState::new(&metrics, None);
+            let shared = SharedState::new(&settings.process, &metrics, None);
             Self {
                 layers: Layers::new(&settings, &upstreams, &shared),
                 backend: Backend::new(Arc::new(Memory::new(MemorySettings::default()))),
