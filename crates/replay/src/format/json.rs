@@ -50,6 +50,8 @@ struct LogEntry<'l> {
     client: Option<&'l str>,
     /// Told if no limit is.
     ban: Option<&'l str>,
+    /// The headers that the line has and that are not kept, a bit for each.
+    unread_headers: u8,
     request: RawLine<'l>,
 }
 
@@ -64,6 +66,9 @@ enum Use {
     Other(for<'l> fn(&mut LogEntry<'l>, Plain<'l>) -> Option<()>),
     /// It is this header of the request.
     Header(&'static str),
+    /// It is a header that is not kept: the one with this bit. A line that has it twice is refused all
+    /// the same, whatever is asked of the log.
+    UnreadHeader(u8),
     Nothing,
 }
 
@@ -130,6 +135,12 @@ impl Use {
                 let value = value.text()?;
                 is_new.then(|| headers.push((name, value)))
             }
+            Self::UnreadHeader(bit) => {
+                value.text()?;
+                let is_new = line.unread_headers & bit == 0;
+                line.unread_headers |= bit;
+                is_new.then_some(())
+            }
             Self::Nothing => Some(()),
         }
     }
@@ -138,14 +149,21 @@ impl Use {
 /// The uses of all fields that are read.
 #[derive(Debug)]
 struct Uses {
-    /// The headers that fields show, if they are wanted, by the names of the fields.
-    headers: Vec<(&'static str, &'static str)>,
+    /// Those of the fields that show headers, by the names of the fields.
+    headers: Vec<(&'static str, Use)>,
 }
 
 impl Uses {
     fn new(wants_headers: bool) -> Self {
-        let fields = ACCESS_LOG_FIELDS.iter().filter(|_| wants_headers);
-        let headers = fields.filter_map(|field| Some((field.name, field.header?)));
+        let fields = ACCESS_LOG_FIELDS.iter();
+        let shown = fields.filter_map(|field| Some((field.name, field.header?)));
+        let bits = (0..u8::BITS).map(|index| 1 << index);
+        let headers = shown
+            .zip(bits)
+            .map(|((field, header), bit)| match wants_headers {
+                true => (field, Use::Header(header)),
+                false => (field, Use::UnreadHeader(bit)),
+            });
         Self {
             headers: headers.collect(),
         }
@@ -156,7 +174,7 @@ impl Uses {
         let header = || {
             let mut headers = self.headers.iter();
             let found = headers.find(|(field, _)| *field == name);
-            found.map(|(_, header)| Use::Header(header))
+            found.map(|(_, of_field)| *of_field)
         };
         read(name).or_else(header).unwrap_or(Use::Nothing)
     }
@@ -718,6 +736,40 @@ mod tests {
         let options = ParseOptions::default();
         let read = weir(&twice, &mut LineMaker::new(options), &mut Layout::new(true));
         assert_eq!(read.err(), Some("it is not a JSON object of Weir's log"));
+    }
+
+    #[test]
+    fn a_header_that_is_there_twice_is_never_read_even_where_no_rule_goes_by_headers() {
+        for wants_headers in [true, false] {
+            let mut layout = Layout::new(wants_headers);
+            let read = |line: &str, layout: &mut Layout| {
+                weir(line, &mut LineMaker::new(ParseOptions::default()), layout).err()
+            };
+            for field in ["user_agent", "referer", "request_id"] {
+                let other = format!("\"{field}\":\"other\",\"target\"");
+                let once = LINE
+                    .replace("\"user_agent\":\"Mozilla/5.0 (X11)\",", "")
+                    .replace("\"target\"", &other);
+                let twice = once.replace("\"target\"", &other);
+                let blank = twice.replace("\"status\":", "\"status\": ");
+                assert_eq!(read(&once, &mut layout), None, "{once}");
+                for line in [twice, blank] {
+                    let error = read(&line, &mut layout);
+                    assert_eq!(
+                        error,
+                        Some("it is not a JSON object of Weir's log"),
+                        "{line}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Each has a bit.
+    #[test]
+    fn the_headers_of_a_line_are_never_more_than_there_are_bits_for() {
+        let headers = ACCESS_LOG_FIELDS.iter().filter_map(|field| field.header);
+        assert!(headers.count() <= u8::BITS as usize);
     }
 
     #[test]
