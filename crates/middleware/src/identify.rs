@@ -355,6 +355,7 @@ impl<'r> RequestHead<'r> {
             uri: self.uri,
             headers: self.headers,
             client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
+            is_identified: identity.is_some(),
             secure: identity.is_some_and(|identity| identity.secure),
             account: identity.and_then(|identity| identity.account.as_ref()),
             route,

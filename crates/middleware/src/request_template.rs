@@ -12,7 +12,6 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use thiserror::Error;
 use weir_rules::{RequestAttributes, requested_host, with_one_slash};
 
-use super::ClientIdentity;
 use super::header_text::HeaderText;
 
 /// Encoded in a captured value within a URL: all characters with a meaning there. Captures keep
@@ -251,7 +250,7 @@ impl RequestValue {
                 Some(account) => write!(text, "{account}"),
                 None => Ok(()),
             },
-            Self::ClientAddress if request.client == ClientIdentity::UNKNOWN => Ok(()),
+            Self::ClientAddress if !request.is_identified => Ok(()),
             Self::ClientAddress => write!(text, "{}", request.client),
             Self::Capture(name) => text.write_str(request.captures.get(name).unwrap_or_default()),
             Self::Host => text.write_str(&host(request).unwrap_or_default()),
@@ -304,10 +303,10 @@ pub(super) mod tests {
     use http::header::HOST;
     use http::{HeaderMap, HeaderValue, Method};
     use weir_limit::time::Timestamp;
-    use weir_rules::Captures;
+    use weir_rules::{AddressHeader, Captures, ClientRules, Nat64Prefixes};
 
     use super::*;
-    use crate::RequestHead;
+    use crate::{ClientIdentity, RequestHead};
 
     /// What templates are given for a request of 203.0.113.9 to this URI.
     pub(crate) fn with_values<T>(
@@ -322,6 +321,7 @@ pub(super) mod tests {
             uri: &uri.parse().unwrap(),
             headers: &HeaderMap::from_iter([(HOST, host)]),
             client: "203.0.113.9".parse().unwrap(),
+            is_identified: true,
             secure: false,
             account: None,
             route: "all",
@@ -353,6 +353,20 @@ pub(super) mod tests {
         };
         assert_eq!(text("{{ client_address }}"), "");
         assert_eq!(text("from {{ client_address }}/32"), "from /32");
+    }
+
+    /// A trusted proxy may name any address.
+    #[test]
+    fn a_client_that_was_identified_is_never_hidden_for_its_address() {
+        let headers = HeaderMap::new();
+        let rules = ClientRules::new([], AddressHeader::XForwardedFor);
+        let client = rules.client(ClientIdentity::UNKNOWN, &headers);
+        let identity = ClientIdentity::new(client, false, &headers, &Nat64Prefixes::default());
+        let mut request = http::Request::new(());
+        request.extensions_mut().insert(identity);
+        let template = RequestTemplate::parse("{{ client_address }}").unwrap();
+        let text = template.header_text(&RequestHead::new(&request).attributes());
+        assert_eq!(text.into_value().unwrap(), "0.0.0.0");
     }
 
     #[test]
