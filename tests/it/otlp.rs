@@ -6,6 +6,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message;
@@ -150,6 +151,7 @@ fn a_trace_goes_on_through_the_gateway_to_the_upstream() {
         "the upstream's parent is the client span"
     );
     let of_client = attributes(&client.attributes);
+    assert_eq!(of_client["http.request.method"], "GET");
     assert_eq!(
         of_client["server.port"],
         upstream.address().port().to_string()
@@ -263,27 +265,49 @@ fn a_trusted_proxy_decides_what_is_sampled_and_other_clients_do_not() {
 }
 
 #[test]
+fn methods_that_clients_invent_never_make_more_values_of_an_attribute() {
+    let (upstream, collector) = (Upstream::start(), Collector::start());
+    let gateway = Setup::before(&upstream)
+        .key(&collector.key(""))
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .start();
+    let invented = request("BREW", "/").with("traceparent", &format!("00-{TRACE}-{PARENT}-01"));
+    gateway.send(&invented);
+    let spans = collector.trace(TRACE, 2);
+    let server = of_kind(&spans, SpanKind::Server);
+    assert_eq!(server.name, "HTTP all");
+    let of_server = attributes(&server.attributes);
+    assert_eq!(of_server["http.request.method"], "_OTHER");
+    assert_eq!(of_server["http.request.method_original"], "BREW");
+}
+
+#[test]
 fn metrics_are_sent_by_the_semantic_conventions() {
     let (upstream, collector) = (Upstream::start(), Collector::start());
     let gateway = Setup::before(&upstream)
         .key(&collector.key(", sample: 0%, interval: 100ms"))
         .start();
     assert_eq!(gateway.send(&get("/")).status, 200);
-    let names = eventually("metrics", || {
+    let metrics = eventually("metrics", || {
         let requests: Vec<ExportMetricsServiceRequest> = collector.received("/v1/metrics");
         let resources = requests
             .into_iter()
             .flat_map(|request| request.resource_metrics);
         let scopes = resources.flat_map(|resource| resource.scope_metrics);
-        let mut names: Vec<_> = scopes
-            .flat_map(|scope| scope.metrics)
-            .map(|metric| metric.name)
-            .collect();
-        names.sort();
-        names.dedup();
-        (!names.is_empty()).then_some(names)
+        let metrics: Vec<_> = scopes.flat_map(|scope| scope.metrics).collect();
+        (!metrics.is_empty()).then_some(metrics)
     });
+    let mut names: Vec<_> = metrics.iter().map(|metric| &*metric.name).collect();
+    names.sort_unstable();
+    names.dedup();
     assert_eq!(names, ["http.server.request.duration", "weir.decisions"]);
+    let duration = metrics.iter().find_map(|metric| match &metric.data {
+        Some(Data::Histogram(duration)) => duration.data_points.first(),
+        _ => None,
+    });
+    let of_request = attributes(&duration.expect("a duration").attributes);
+    assert_eq!(of_request["http.request.method"], "GET");
+    assert_eq!(of_request["http.response.status_code"], "200");
 }
 
 #[test]

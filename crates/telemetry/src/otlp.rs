@@ -221,7 +221,7 @@ impl Tracer {
         let status = i64::from(request.counted.status.as_u16());
         let method = semantic_method(request);
         let attributes = [
-            KeyValue::new("http.request.logged.method", method),
+            KeyValue::new("http.request.method", method),
             KeyValue::new("http.response.status_code", status),
             KeyValue::new("http.route", request.counted.route.name().to_owned()),
             KeyValue::new("url.scheme", request.logged.scheme.unwrap_or("http")),
@@ -350,7 +350,7 @@ impl ActiveTrace {
         let method = semantic_method(request);
         span.name = method.into();
         span.attributes
-            .push(KeyValue::new("http.request.logged.method", method));
+            .push(KeyValue::new("http.request.method", method));
         if let Some(upstream) = upstream {
             let (host, port) = upstream
                 .server
@@ -440,7 +440,7 @@ fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
     };
     let method = semantic_method(request);
     let mut attributes = vec![
-        KeyValue::new("http.request.logged.method", method),
+        KeyValue::new("http.request.method", method),
         KeyValue::new("url.path", request.logged.uri.path().to_owned()),
         KeyValue::new("url.scheme", request.logged.scheme.unwrap_or("http")),
         KeyValue::new("http.route", request.counted.route.name().to_owned()),
@@ -452,7 +452,7 @@ fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
         attributes.extend(value.map(|value| KeyValue::new(name, value)));
     };
     let original = (method == "_OTHER").then(|| request.logged.method.to_string());
-    add("http.request.logged.method_original", original);
+    add("http.request.method_original", original);
     add("url.query", request.logged.query().map(str::to_owned));
     add(
         "client.address",
