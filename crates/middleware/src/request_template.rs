@@ -300,6 +300,8 @@ impl RequestTemplate {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::net::IpAddr;
+
     use http::header::HOST;
     use http::{HeaderMap, HeaderValue, Method};
     use weir_limit::time::Timestamp;
@@ -355,18 +357,23 @@ pub(super) mod tests {
         assert_eq!(text("from {{ client_address }}/32"), "from /32");
     }
 
-    /// A trusted proxy may name any address.
+    /// A trusted proxy may name any address, and a layer identifies the client of no known connection,
+    /// too.
     #[test]
-    fn a_client_that_was_identified_is_never_hidden_for_its_address() {
-        let headers = HeaderMap::new();
-        let rules = ClientRules::new([], AddressHeader::XForwardedFor);
-        let client = rules.client(ClientIdentity::UNKNOWN, &headers);
-        let identity = ClientIdentity::new(client, false, &headers, &Nat64Prefixes::default());
-        let mut request = http::Request::new(());
-        request.extensions_mut().insert(identity);
-        let template = RequestTemplate::parse("{{ client_address }}").unwrap();
-        let text = template.header_text(&RequestHead::new(&request).attributes());
-        assert_eq!(text.into_value().unwrap(), "0.0.0.0");
+    fn a_client_is_never_hidden_for_its_address_nor_shown_without_a_known_connection() {
+        let proxy: IpAddr = "192.0.2.1".parse().unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", HeaderValue::from_static("0.0.0.0"));
+        let rules = ClientRules::new([proxy.into()], AddressHeader::XForwardedFor);
+        for (peer, shown) in [(proxy, "0.0.0.0"), (ClientIdentity::UNKNOWN, "")] {
+            let client = rules.client(peer, &headers);
+            let identity = ClientIdentity::new(client, false, &headers, &Nat64Prefixes::default());
+            let mut request = http::Request::new(());
+            request.extensions_mut().insert(identity);
+            let template = RequestTemplate::parse("{{ client_address }}").unwrap();
+            let text = template.header_text(&RequestHead::new(&request).attributes());
+            assert_eq!(text.into_value().unwrap(), shown, "{peer}");
+        }
     }
 
     #[test]
