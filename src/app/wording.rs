@@ -23,6 +23,14 @@ pub(super) fn write_list(
     Ok(())
 }
 
+/// The verb behind so many things.
+pub(super) const fn was_or_were(count: u64) -> &'static str {
+    match count {
+        1 => "was",
+        _ => "were",
+    }
+}
+
 /// What something is counted per, in words.
 pub(super) fn in_words(per: &[KeySource]) -> String {
     source_names(per).join(" and ")

@@ -23,6 +23,8 @@ use weir_rules::Enforcement;
 use weir_telemetry::{Failures, Metrics, OverloadMetrics};
 use weir_yaml::pluralized;
 
+use crate::app::wording::was_or_were;
+
 /// The target of its log lines, as filters name it.
 const TARGET: &str = "weir::app::overload";
 
@@ -172,8 +174,9 @@ pub(super) fn findings(failures: &Failures) -> impl Iterator<Item = GatewayFindi
 fn own_overload(shed: u64) -> Option<GatewayFinding> {
     let requests = pluralized(usize::try_from(shed).unwrap_or(usize::MAX), "request");
     let text = format!(
-        "{requests} in the last minute had to be shed by the gateway itself: a worker had more to do \
-         than its CPU can handle"
+        "{requests} in the last minute {} shed by the gateway itself: a worker had more to do than \
+         its CPU can handle",
+        was_or_were(shed)
     );
     let remedy = "Give the gateway more cores, or add gateways. Look for what takes its CPU: a flood \
                   of connections, TLS handshakes, or other programs on its machine";
@@ -193,9 +196,10 @@ fn of_routes(failures: &Failures) -> impl Iterator<Item = GatewayFinding> {
         let others = routes.find(|(of, _)| of == name);
         let others = others.map_or(0, |(_, counts)| counts.requests);
         let text = format!(
-            "{shed} of {} requests of route {name} in the last minute had to be shed: there were more \
-             than can be served",
-            others.saturating_add(shed)
+            "{shed} of {} requests of route {name} in the last minute {} shed: there were more than can \
+             be served",
+            others.saturating_add(shed),
+            was_or_were(shed)
         );
         let remedy = "Look at the app: is it slower than usual, or is there more to do? Give routes \
                       and clients that matter less a low `priority`, so that they are shed first";
@@ -227,10 +231,10 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "1 request in the last minute had to be shed by the gateway itself: a worker had more to \
-                 do than its CPU can handle",
-                "3 of 4 requests of route shop in the last minute had to be shed: there were more than \
-                 can be served",
+                "1 request in the last minute was shed by the gateway itself: a worker had more to do than \
+                 its CPU can handle",
+                "3 of 4 requests of route shop in the last minute were shed: there were more than can \
+                 be served",
             ]
         );
     }

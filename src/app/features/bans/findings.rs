@@ -16,6 +16,7 @@ use super::admin::{self, BanStores, BanTarget};
 use crate::app::admin_api::error::ApiError;
 use crate::app::admin_api::findings::{Finding, MAX_LOOKUPS, Measure, command};
 use crate::app::admin_api::responses::finite_seconds;
+use crate::app::wording::was_or_were;
 
 /// A ban that holds for a subject, or for all those of a finding.
 struct BanInForce {
@@ -167,11 +168,13 @@ pub(super) fn refused(refusals: Refusals) -> Option<GatewayFinding> {
     } = refusals;
     let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     let of_peers = |count: u64| pluralized(number(count), "banned or blocked peer");
+    let packets = || pluralized(number(connections), "SYN packet");
     let (text, remedy) = if is_by_kernel && left_out > 0 {
         let text = format!(
-            "the kernel drops connections of {} ({connections} SYN packets in the last minute), and \
-             has no room for {left_out} more, whose connections are closed when they are accepted",
-            of_peers(peers)
+            "the kernel drops connections of {} ({} in the last minute), and has no room for \
+             {left_out} more, whose connections are closed when they are accepted",
+            of_peers(peers),
+            packets()
         );
         let remedy = "Ban or block whole networks: one takes the room of one address";
         (text, remedy)
@@ -179,17 +182,18 @@ pub(super) fn refused(refusals: Refusals) -> Option<GatewayFinding> {
         return None;
     } else if is_by_kernel {
         let text = format!(
-            "the kernel drops connections of {}: {connections} SYN packets in the last minute",
-            of_peers(peers)
+            "the kernel drops connections of {}: {} in the last minute",
+            of_peers(peers),
+            packets()
         );
         let remedy = "Nothing need be done. To let somebody in again, lift the ban";
         (text, remedy)
     } else {
         let text = format!(
-            "{} of {} in the last minute had to be closed when accepted, as the kernel does not drop \
-             them",
+            "{} of {} in the last minute {} closed at accept, as the kernel does not drop them",
             pluralized(number(connections), "connection"),
-            of_peers(peers + left_out)
+            of_peers(peers + left_out),
+            was_or_were(connections),
         );
         let remedy =
             "Grant the gateway CAP_NET_ADMIN; what its log says of the kernel has the reason";
@@ -237,8 +241,15 @@ mod tests {
         assert_eq!(
             said(2_900, 12, false, 5).as_deref(),
             Some(
-                "5 connections of 2912 banned or blocked peers in the last minute were closed when \
-                 they were accepted, as the kernel does not drop them"
+                "5 connections of 2912 banned or blocked peers in the last minute were closed at \
+                 accept, as the kernel does not drop them"
+            )
+        );
+        assert_eq!(
+            said(1, 0, false, 1).as_deref(),
+            Some(
+                "1 connection of 1 banned or blocked peer in the last minute was closed at accept, as \
+                 the kernel does not drop them"
             )
         );
     }
