@@ -29,7 +29,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 /// What one request may cost, without any room.
 /// Lower it when it gets better; raise it only for a reason that is worth telling in the commit.
 const MOST_ALLOCATIONS: u64 = 10;
-const MOST_BYTES: u64 = 2_100;
+const MOST_BYTES: u64 = 2_108;
 
 /// What one that its limit denies may cost.
 const MOST_DENIED_ALLOCATIONS: u64 = 6;
