@@ -268,11 +268,13 @@ fn an_access_log_line_for_machines() {
 fn an_access_log_line_for_machines_is_the_one_that_serde_would_write() {
     let tunnel = Tunnel::default();
     tunnel.traffic().received(usize::MAX);
+    tunnel.traffic().sent(181);
     let mut request = finished("login \"q\" \\");
     request.logged = LoggedRequest {
         queries: true,
         uri: "/a\u{e9}\"?".parse().unwrap(),
         client: Some("2001:db8::1".parse().unwrap()),
+        user_agent: Some(HeaderValue::from_static("a\tb\\")),
         verdict: Some(Verdict {
             denied_by: Some("/a\tb".into()),
             delay: Some(Duration::from_secs(9_999)),
@@ -329,6 +331,13 @@ fn no_clients_text_forges_a_line_or_a_field_of_a_template() {
         "{shown}"
     );
     assert!(shown.ends_with("\" LoginsPerAddress -"), "{shown}");
+    let sent = format!("{EVIL_TARGET}\t\" 200 \"");
+    event.logged.user_agent = HeaderValue::from_bytes(sent.as_bytes()).ok();
+    event.logged.referer = event.logged.user_agent.clone();
+    event.logged.host = event.logged.user_agent.clone();
+    let shown = by_template(r#""{user_agent}" "{referer}" "{host}""#, &event);
+    assert!(shows_what_it_is(&format!("{shown}\n")), "{shown}");
+    assert_eq!(shown.matches('"').count(), 6, "{shown}");
     event.account = Box::new(EVIL);
     event.logged.verdict = Some(Verdict {
         denied_by: Some(EVIL.into()),
