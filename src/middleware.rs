@@ -52,6 +52,6 @@ pub use weir_middleware::{
     Metered, OnDenied, OriginPattern, Origins, PathRewrite, Peer, PreflightResponse, RateLimit,
     RateLimitLayer, Redirect, RedirectError, Rejection, RequestBody, RequestContext, RequestHead,
     RequestTemplate, ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy,
-    RouteState, ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment,
-    UpstreamRouter, Verdict, WaitSpreader, WebSocketStream, upstream_key,
+    RouteState, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment, UpstreamRouter,
+    Verdict, WaitSpreader, WebSocketStream, upstream_key,
 };

@@ -50,6 +50,7 @@ pub enum SpendWhen {
 }
 
 /// What every request takes of a limit that does the same with each, and at once.
+#[doc(hidden)] // The layers know it at load time.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainCost {
     units: NonZeroU64,
@@ -150,6 +151,7 @@ impl LimitUse {
     }
 
     /// What every request takes, if the limit does the same with each, and at once.
+    #[doc(hidden)]
     pub fn plain_cost(&self) -> Option<PlainCost> {
         let Cost::Fixed(units) = self.cost else {
             return None;
@@ -231,7 +233,8 @@ impl LimitUse {
         self.matching_at(self.plain_cost(), attributes, body_bytes)
     }
 
-    /// The same where [`Self::plain_cost`] is known.
+    /// The same where the plain cost of this limit is known.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn matching_at(
         &self,

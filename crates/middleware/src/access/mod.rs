@@ -21,7 +21,7 @@ pub use self::bans::{
 #[cfg(feature = "config")]
 pub use self::treatment::TreatmentKeys;
 pub(super) use self::treatment::{PreparedTreatment, RouteDecoys, TreatmentAnswer};
-pub use self::treatment::{ShadowOwner, Tarpit, TarpitSlots, Treatment};
+pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
 use super::backend::Backend;
 

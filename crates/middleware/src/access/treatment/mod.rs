@@ -26,7 +26,7 @@ use crate::rejection::{self, Rejection};
 #[cfg(feature = "config")]
 pub use config::TreatmentKeys;
 pub(crate) use on_route::RouteDecoys;
-pub use on_route::ShadowOwner;
+use on_route::ShadowOwner;
 
 /// The status in the log for a request without a response, after nginx.
 const NO_RESPONSE: u16 = 444;

@@ -19,7 +19,7 @@ pub(crate) struct RouteDecoys {
 
 /// What on a route uses a decoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShadowOwner<'r> {
+pub(crate) enum ShadowOwner<'r> {
     /// Clients that the route's limits deny.
     Limits,
     /// Clients that this ban bans.
@@ -45,8 +45,7 @@ impl RouteDecoys {
         has_some.then_some(decoys)
     }
 
-    /// The decoy of those who are kept out so; none for requests that took no route, which stand
-    /// behind no list and no ban.
+    /// The decoy of those who are kept out so.
     pub(super) fn decoy(&self, treatment: &PreparedTreatment) -> Option<&Arc<Shadow>> {
         let mut decoys = self.of_kept_out.iter();
         let found = decoys.find(|(of, _)| std::ptr::eq(&**of, treatment));
