@@ -186,12 +186,14 @@ impl Layers {
         }
     }
 
-    /// The same layers, with a look at each request whether its listener redirects to HTTPS.
+    /// The same layers, which refuse requests by the usual check and, where it lets one pass, redirect
+    /// it if its listener redirects to HTTPS.
     pub(super) fn redirecting_to_https(self) -> Self {
         self.refusing(|head| refusal(head).or_else(|| HttpsRedirect::response(head)))
     }
 
-    /// The same layers, which refuse requests by this in place of the usual check.
+    /// The same layers, which refuse requests by this alone: neither by the usual check nor by a
+    /// redirect to HTTPS.
     pub(super) fn refusing(self, refusal: Refusal) -> Self {
         Self { refusal, ..self }
     }

@@ -34,7 +34,7 @@ const MOST_KNOTS: (usize, usize) = (0, 0);
 /// listed below. The first stays at 0: what the gateway alone needs is a crate that the limiter does not
 /// depend on. Structs are counted more widely than they were: also those with bounds, the variants of
 /// enums, and more fields.
-const MOST_FIGURES: (usize, usize, usize) = (0, 1, 13);
+const MOST_FIGURES: (usize, usize, usize) = (0, 1, 17);
 
 /// A file is a knot that names so many features.
 const KNOT: usize = 6;
@@ -791,7 +791,12 @@ const LOG_FIELDS: [&str; 12] = [
 ];
 
 /// The structs that hold facts of one request, by their files and names.
-const REQUEST_FACTS: [(&str, &str); 13] = [
+const REQUEST_FACTS: [(&str, &str); 17] = [
+    // These four hold the record of a log line, or of a connection, and pass on its facts.
+    ("crates/middleware/src/access_log.rs", "LogLine"),
+    ("crates/middleware/src/access_log.rs", "Record"),
+    ("crates/middleware/src/lib.rs", "RequestContext"),
+    ("crates/telemetry/src/access_log.rs", "RequestFinished"),
     ("crates/middleware/src/identify.rs", "ClientIdentity"),
     ("crates/middleware/src/identify.rs", "RequestHead"),
     (

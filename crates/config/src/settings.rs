@@ -156,7 +156,7 @@ pub struct Route {
     pub matcher: RouteMatcher,
     /// Its name and limits, and what a denied request gets.
     pub policy: RoutePolicy,
-    /// Its upstream; none where the route answers itself.
+    /// Its upstream as it is written; none where the route answers itself.
     pub upstream: Option<Arc<Upstream>>,
     /// How much its requests matter.
     pub priority: Priority,

@@ -14,8 +14,8 @@ use super::{ClientIdentity, RequestHead};
 pub struct HttpsRedirect(pub Arc<Redirect>);
 
 impl HttpsRedirect {
-    /// The response to a request that is redirected; a [`Refusal`](crate::Refusal) where some listener
-    /// redirects.
+    /// The response to a request that is redirected; a part of the [`Refusal`](crate::Refusal) where
+    /// some listener redirects.
     pub fn response(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
         let Self(redirect) = head.extensions.get()?;
         // What a trusted proxy was sent by HTTPS is there already, and would come back for ever.

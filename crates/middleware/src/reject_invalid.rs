@@ -1,4 +1,5 @@
-//! Refuses requests that no upstream would get in any case, before they are counted.
+//! Refuses requests that no upstream would get in any case, before they are counted: invalid ones, and
+//! those that have to come by HTTPS.
 //!
 //! Behind the limits, a refusal would be an oracle: a shadow-banned client gets a decoy where others
 //! are told that a method is not forwarded, and so knows that it is banned.
@@ -64,10 +65,7 @@ where
     fn call(&mut self, request: Q) -> Self::Future {
         let request = request.into_boxed();
         match (self.refusal)(&request.head) {
-            Some(refusal) => InnerOrLocal::local(refusal.map(|body| {
-                let body = body.into_inner();
-                ResponseBody::full(body.unwrap_or_default())
-            })),
+            Some(refusal) => InnerOrLocal::local(ResponseBody::whole(refusal)),
             None => InnerOrLocal::inner(self.inner.call(request)),
         }
     }

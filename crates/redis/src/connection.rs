@@ -163,9 +163,9 @@ impl Connection {
 
     pub(super) async fn call(&self, request: Request) -> RequestResult {
         let answer = self.send(request).await;
-        // Never: it is answered at the latest when the connection ends, which lasts as long as this.
+        // Cannot happen while the connection is borrowed: whatever ends it answers all that wait.
         answer.unwrap_or_else(|_| {
-            let what = "the connection was dropped";
+            let what = "the runtime is ending";
             Err(Arc::new(io::Error::other(what).into()))
         })
     }

@@ -109,7 +109,7 @@ impl Session {
         self: &Arc<Self>,
         answer: Result<RequestResult, RecvError>,
     ) -> Result<Replies, StoreError> {
-        // Without an answer the connection was dropped. A session has it as long as it lasts.
+        // Cannot happen while the connection is in the session: whatever ends it answers all that wait.
         let error = match answer {
             Ok(Ok(replies)) => return Ok(replies),
             Ok(Err(error)) => error,

@@ -301,7 +301,8 @@ fn names_same(authority: &Authority, host: &HeaderValue) -> bool {
         && (ports.0 == ports.1 || ports.0.is_none() || ports.1.is_none())
 }
 
-/// A request that is being served, counted until its response has ended, with its head.
+/// A request in the gauge of those in flight and, with the bytes of its head, in that of heads, until
+/// its response has ended.
 struct TrackedRequest {
     state: ServedRequest,
     /// The size of its head, over HTTP/2 or HTTP/3.

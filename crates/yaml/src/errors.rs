@@ -168,6 +168,7 @@ impl de::Error for Error {
         let help = match (wanted.as_str(), found) {
             ("a list", Unexpected::Str(_)) => Some("put [ ] around it".to_owned()),
             ("a list", Unexpected::Map) => Some("begin each item with `- `".to_owned()),
+            ("keys and values", Unexpected::Unit) => None,
             (_, Unexpected::Unit) => Some("write one".to_owned()),
             _ => None,
         };

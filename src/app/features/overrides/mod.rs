@@ -30,10 +30,12 @@ use crate::app::shared_list::{
     read_file,
 };
 
-/// The target of the log lines about these lists, as filters name it.
+// The targets of log lines, by the modules that these were in first: filters of users name them.
+/// Of those about the lists.
 const TARGET: &str = "weir::app::overrides";
-
-/// The same of the lines about what is in force.
+/// Of those about overrides that have ended.
+const END_TARGET: &str = "weir::app::reloads";
+/// Of those about overrides that are in force.
 const IN_FORCE_TARGET: &str = "weir::app::startup_log";
 
 /// An override as it is kept.
@@ -126,7 +128,7 @@ impl KeptOverride {
     /// Says that it has ended.
     pub(in crate::app) fn log_end(&self, settings: &Settings) {
         let (limit, id) = (&self.written.limit, self.logged_id(settings));
-        tracing::info!(target: "weir::app::reloads", limit, id, "override ended");
+        tracing::info!(target: END_TARGET, limit, id, "override ended");
     }
 }
 
@@ -238,6 +240,7 @@ pub(in crate::app) fn with_kept(settings: Settings) -> (Settings, String) {
         ),
     }
 }
+
 /// The overrides in the file of a configuration whose buckets are in memory.
 fn in_file(path: &Path) -> Result<Vec<Arc<KeptOverride>>, FileError> {
     let list = SharedList::from_entries(read_file::<KeptOverride>(path)?);
