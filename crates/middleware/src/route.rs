@@ -269,10 +269,10 @@ impl RouteLayer {
     pub fn inherit(&self, earlier: &Self) {
         let earlier: HashMap<_, _> = earlier.routes().map(|it| (it.name(), it)).collect();
         for route in self.routes() {
-            if let Some(before) = earlier.get(route.name()) {
-                if let (Some(decoys), Some(before)) = (&route.decoys, &before.decoys) {
-                    decoys.inherit(before);
-                }
+            if let Some(before) = earlier.get(route.name())
+                && let (Some(decoys), Some(before)) = (&route.decoys, &before.decoys)
+            {
+                decoys.inherit(before);
             }
         }
     }

@@ -355,7 +355,7 @@ mod tests {
             let path = format!("/{number:05}");
             let allowed = Verdict::new(Disposition::Allowed);
             with_finished(&route, &path, allowed, |request| {
-                tail.finished(request, None)
+                tail.finished(request, None);
             });
         }
         let (lines, left_out) = watch.lines();
