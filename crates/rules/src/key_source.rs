@@ -211,8 +211,6 @@ pub struct RequestAttributes<'a> {
     pub headers: &'a HeaderMap,
     /// The client's address.
     pub client: IpAddr,
-    /// Whether the client is known. If it is not, its address is unspecified, and templates show none.
-    pub is_identified: bool,
     /// Whether the client asked by TLS. Only templates read it: no limit counts by it.
     pub secure: bool,
     /// The account.

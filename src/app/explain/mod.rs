@@ -195,7 +195,6 @@ fn facts<'a>(
         uri: &request.uri,
         headers: &request.headers,
         client: identity.client.address,
-        is_identified: true,
         secure: identity.secure,
         account: identity.account.as_ref(),
         route: route.map_or("-", |route| &route.policy.name),

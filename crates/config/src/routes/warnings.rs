@@ -306,7 +306,6 @@ fn leads_back(redirect: &Redirect, route: &Route, table: &RouteTable) -> Option<
         uri: rewritten.as_ref().unwrap_or(&uri),
         headers: &headers,
         client: ClientIdentity::UNKNOWN,
-        is_identified: false,
         secure: false,
         account: None,
         route: "",

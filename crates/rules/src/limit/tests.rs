@@ -45,7 +45,6 @@ impl Request {
             uri: &self.uri,
             headers: &self.headers,
             client: self.client,
-            is_identified: true,
             secure: false,
             account: self.account.as_ref(),
             route: "login",
