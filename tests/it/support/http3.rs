@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use h3::client::SendRequest;
-use h3::error::StreamError;
+use h3::error::{ConnectionError, StreamError};
 use http::{HeaderMap, Request, Response};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Endpoint, VarInt};
@@ -70,14 +70,22 @@ pub(crate) async fn connect(
 
 impl Http3 {
     pub(crate) async fn over(endpoint: Endpoint, connection: quinn::Connection) -> Self {
+        Self::begin(endpoint, connection).await.expect("HTTP/3")
+    }
+
+    /// Fails where the server has closed the connection since it was there.
+    pub(crate) async fn begin(
+        endpoint: Endpoint,
+        connection: quinn::Connection,
+    ) -> Result<Self, ConnectionError> {
         let quic = h3_quinn::Connection::new(connection.clone());
-        let (mut driver, sender) = h3::client::new(quic).await.expect("HTTP/3");
+        let (mut driver, sender) = h3::client::new(quic).await?;
         tokio::spawn(async move { driver.wait_idle().await });
-        Self {
+        Ok(Self {
             endpoint,
             connection,
             sender,
-        }
+        })
     }
 
     /// The certificate that the server has shown.

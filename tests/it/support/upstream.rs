@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
-use weir_testing::refuse;
+use weir_testing::{free_port, refuse};
 
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
@@ -166,7 +166,9 @@ impl Upstream {
                             accept_unix(listener, handler, for_thread).await;
                         }
                         entrance => {
-                            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                            // A port that nobody else gets once it dies.
+                            let listener = TcpListener::bind(("127.0.0.1", free_port()));
+                            let listener = listener.await.unwrap();
                             let address = listener.local_addr().unwrap();
                             tell.send(address.to_string()).unwrap();
                             accept(listener, entrance, handler, for_thread).await;
