@@ -94,8 +94,7 @@ impl KeptOut {
         route: &Arc<RouteState>,
         mut context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        let decoys = route.decoys.as_ref();
-        let (disposition, answer) = self.treatment.treat(request, self.retry_in, decoys);
+        let (disposition, answer) = self.treatment.treat(request, self.retry_in, route);
         context.verdict = Verdict {
             disposition,
             ..self.verdict

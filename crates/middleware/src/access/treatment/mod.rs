@@ -23,6 +23,7 @@ use crate::ResponseBody;
 use crate::decoy::Decoy;
 use crate::rate_limit::LimitedRequest;
 use crate::rejection::{self, Rejection};
+use crate::route::RouteState;
 #[cfg(feature = "config")]
 pub use config::TreatmentKeys;
 pub(crate) use on_route::RouteDecoys;
@@ -194,13 +195,12 @@ impl PreparedTreatment {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
 
-    /// Treats a request whose client will be let in again after `retry_in`. `decoys` are those of its
-    /// route, if it has any.
+    /// Treats a request of this route, whose client will be let in again after `retry_in`.
     pub fn treat<Q: LimitedRequest, R: Send + 'static>(
         &self,
         request: Q,
         retry_in: Nanos,
-        decoys: Option<&RouteDecoys>,
+        route: &RouteState,
     ) -> (Disposition, TreatmentAnswer<Q, R>) {
         match &self.treatment {
             Treatment::Reject(rejection) => {
@@ -208,7 +208,7 @@ impl PreparedTreatment {
                 (Disposition::Denied, TreatmentAnswer::Response(response))
             }
             Treatment::Shadow(_) => {
-                let answer = match decoys.and_then(|decoys| decoys.decoy(self)) {
+                let answer = match route.decoys.as_ref().and_then(|decoys| decoys.decoy(self)) {
                     Some(shadow) => {
                         TreatmentAnswer::Later(Box::pin(Arc::clone(shadow).respond(request)))
                     }
