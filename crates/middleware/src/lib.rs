@@ -38,6 +38,7 @@ mod response_format;
 mod response_keys;
 mod route;
 mod route_action;
+mod route_decoys;
 mod steps;
 mod untrusted_forwarders;
 mod verifiers;

@@ -15,13 +15,14 @@ use weir_http::request::HttpRequest;
 use weir_rules::{Captures, KeySource, RouteId, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
-use super::access::{AccessControl, RouteDecoys};
+use super::access::AccessControl;
 use super::identify::RequestHead;
 use super::overload::RouteShedding;
 use super::rate_limit::policy::{PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
 use super::request_bounds::RequestBounds;
 use super::route_action::{RequestAction, RouteAction};
+use super::route_decoys::RouteDecoys;
 use super::steps::ResponseSteps;
 use super::{RequestContext, ResponseBody, Verdict};
 

@@ -20,7 +20,7 @@ pub use self::bans::{
 };
 #[cfg(feature = "config")]
 pub use self::treatment::TreatmentKeys;
-pub(super) use self::treatment::{PreparedTreatment, RouteDecoys, TreatmentAnswer};
+pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
 use super::backend::Backend;
@@ -126,7 +126,7 @@ impl AccessControl {
     }
 
     /// The treatments of all bans, and that of the blocked.
-    fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
+    pub(super) fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
         self.0.bans.treatments().chain([&self.0.blocked])
     }
 

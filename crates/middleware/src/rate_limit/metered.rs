@@ -27,7 +27,7 @@ pin_project! {
 
 /// When a request's body was read.
 #[derive(Debug, Default)]
-pub(super) struct UploadTime {
+pub(crate) struct UploadTime {
     pub(super) begun: OnceLock<Instant>,
     pub(super) ended: OnceLock<Instant>,
     /// Woken at the end: with HTTP/2 it is the task of the connection that reads the body.
@@ -36,7 +36,7 @@ pub(super) struct UploadTime {
 
 impl UploadTime {
     /// How long the body took, from `since` on; none while it is still on its way.
-    pub(super) fn took(&self, since: Option<Instant>) -> Option<Duration> {
+    pub(crate) fn took(&self, since: Option<Instant>) -> Option<Duration> {
         let Some(begun) = self.begun.get() else {
             return Some(Duration::ZERO);
         };

@@ -13,7 +13,6 @@
 mod borrowing;
 mod decision;
 mod decisions;
-mod decoys;
 mod deferred_charge;
 mod deferred_slot;
 mod delay;
@@ -62,6 +61,7 @@ pub use self::in_flight::InFlight;
 use self::layer::Settings;
 pub use self::layer::{Denied, RateLimitLayer};
 pub use self::metered::Metered;
+pub(super) use self::metered::UploadTime;
 pub use self::on_denied::OnDenied;
 #[cfg(feature = "config")]
 pub use self::on_denied::OnDeniedKeys;

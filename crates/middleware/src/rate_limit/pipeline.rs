@@ -32,6 +32,7 @@ use super::plan::{MissingValue, size};
 use super::response_context::ResponseContext;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::PendingTasks;
+use crate::decoy::Shadow;
 use crate::route::RouteState;
 use crate::{ClientIdentity, RequestContext, RequestHead, ResponseBody, Verdict};
 use crate::{overload, rejection};
@@ -423,7 +424,7 @@ impl PendingState {
         let route = Arc::clone(&self.decision.route);
         let context = self.decision.lacking(missing);
         match &route.policy.on_denied {
-            OnDenied::Shadow(shadow) => shadow.answer_denied(request, context),
+            OnDenied::Shadow(shadow) => answer_by_decoy(shadow, request, context),
             OnDenied::Reject(_) => {
                 let mut response = rejection::missing(&missing.limit, &missing.source);
                 let tasks = context.complete(&mut response);
@@ -454,7 +455,7 @@ impl PendingState {
             OnDenied::Shadow(shadow) => {
                 let mut context = self.decision.denied(denial);
                 context.verdict.store = Some(store);
-                return shadow.answer_denied(request, context);
+                return answer_by_decoy(shadow, request, context);
             }
         };
         let waits = &limiter.settings.waits;
@@ -471,6 +472,19 @@ impl PendingState {
             ..verdict
         });
         ResponseState::answered(response, self.decision.tasks_of_denial())
+    }
+}
+
+/// Has a decoy answer a request that limits deny.
+fn answer_by_decoy<Q: LimitedRequest, F, R: Send + 'static>(
+    shadow: &Arc<Shadow>,
+    request: Q,
+    mut context: ResponseContext,
+) -> ResponseState<F, R> {
+    context.verdict.disposition = Disposition::Shadowed;
+    ResponseState::Answering {
+        answer: Box::pin(Arc::clone(shadow).respond(request)),
+        context: Box::new(context),
     }
 }
 

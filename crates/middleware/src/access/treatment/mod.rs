@@ -2,7 +2,6 @@
 
 #[cfg(feature = "config")]
 mod config;
-mod on_route;
 
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -26,8 +25,6 @@ use crate::rejection::{self, Rejection};
 use crate::route::RouteState;
 #[cfg(feature = "config")]
 pub use config::TreatmentKeys;
-pub(crate) use on_route::RouteDecoys;
-use on_route::ShadowOwner;
 
 /// The status in the log for a request without a response, after nginx.
 const NO_RESPONSE: u16 = 444;
@@ -168,16 +165,13 @@ impl PreparedTreatment {
         rejection::reject(empty, rejection, status, document.clone(), retry_in)
     }
 
-    /// Whose treatment it is.
-    fn owner(&self) -> ShadowOwner<'_> {
-        match &self.ban {
-            Some(ban) => ShadowOwner::Ban(ban),
-            None => ShadowOwner::BlockList,
-        }
+    /// Whose treatment it is: the ban's of this name, or else the block list's.
+    pub fn owner(&self) -> Option<&Arc<str>> {
+        self.ban.as_ref()
     }
 
     /// The decoy, if the treatment is one.
-    fn decoy(&self) -> Option<&Arc<Decoy>> {
+    pub fn decoy(&self) -> Option<&Arc<Decoy>> {
         match &self.treatment {
             Treatment::Shadow(decoy) => Some(decoy),
             _ => None,
@@ -208,7 +202,11 @@ impl PreparedTreatment {
                 (Disposition::Denied, TreatmentAnswer::Response(response))
             }
             Treatment::Shadow(_) => {
-                let answer = match route.decoys.as_ref().and_then(|decoys| decoys.decoy(self)) {
+                let answer = match route
+                    .decoys
+                    .as_ref()
+                    .and_then(|decoys| decoys.of_kept_out(self.owner()))
+                {
                     Some(shadow) => {
                         TreatmentAnswer::Later(Box::pin(Arc::clone(shadow).respond(request)))
                     }

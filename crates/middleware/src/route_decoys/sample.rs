@@ -1,4 +1,4 @@
-//! Decoys: what responds in place of the service, and what they learn from real responses.
+//! What the decoys of a route learn from one of its responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,15 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use weir_http::request::HttpRequest;
 use weir_runtime::loop_time;
-use weir_telemetry::Disposition;
 
-use super::held::{Held, HeldResponse};
-use super::metered::UploadTime;
-use super::response_context::ResponseContext;
-use super::{LimitedRequest, ResponseState};
+use super::RouteDecoys;
 use crate::ClientIdentity;
-use crate::access::RouteDecoys;
 use crate::decoy::{GzipHeadReader, Negotiation, ResponseSample, Shadow, target};
+use crate::rate_limit::UploadTime;
+use crate::rate_limit::held::{Held, HeldResponse};
 
 /// What decoys are to learn from an answer.
-pub(super) struct DecoySample {
+pub(crate) struct DecoySample {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
     negotiation: Negotiation,
     client: u64,
@@ -31,15 +28,15 @@ pub(super) struct DecoySample {
 
 impl RouteDecoys {
     /// The sample of a request that is let through.
-    pub(super) fn sample<Q>(&self, request: &Q) -> Box<DecoySample>
+    pub(crate) fn sample<Q>(&self, request: &Q) -> Box<DecoySample>
     where
         Q: HttpRequest<Body: Body>,
     {
-        let shadows = self.all().map(|(_, shadow)| Arc::clone(shadow)).collect();
+        let shadows = self.0.iter().map(|(_, shadow)| Arc::clone(shadow));
         let identity = ClientIdentity::from_extensions(request.extensions());
         let has_body = !request.body().is_end_stream();
         Box::new(DecoySample {
-            shadows,
+            shadows: shadows.collect(),
             negotiation: Negotiation::new(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
             target: target(request.uri()),
@@ -51,7 +48,7 @@ impl RouteDecoys {
 
 impl DecoySample {
     /// What notes when the request's body is read.
-    pub(super) fn upload(&self) -> Option<Arc<UploadTime>> {
+    pub(crate) fn upload(&self) -> Option<Arc<UploadTime>> {
         self.upload.clone()
     }
 
@@ -85,21 +82,6 @@ impl Held for DecoySample {
         if response.reader.is_none() {
             let reader = GzipHeadReader::new(&self.shadows, response.head.headers());
             response.reader = reader.map(|reader| reader as _);
-        }
-    }
-}
-
-impl Shadow {
-    /// Answers a request that limits deny.
-    pub(super) fn answer_denied<Q: LimitedRequest, F, R: Send + 'static>(
-        self: &Arc<Self>,
-        request: Q,
-        mut context: ResponseContext,
-    ) -> ResponseState<F, R> {
-        context.verdict.disposition = Disposition::Shadowed;
-        ResponseState::Answering {
-            answer: Box::pin(Arc::clone(self).respond(request)),
-            context: Box::new(context),
         }
     }
 }
