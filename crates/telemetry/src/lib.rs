@@ -30,18 +30,11 @@ pub use access_log::{
     Milliseconds, RequestFinished, field, is_logged, log_requests_to,
 };
 pub use log_field::{Field, LogField, LogValue, Notes, StepField};
-pub use metrics::{
-    BanMetrics, Bans, ConcurrencySample, DecisionSample, Failures, Family, Gauge, GaugeGuard,
-    Handshake, LatencyCounts, LimitMetrics, Metrics, Name, OverloadMetrics, OverloadShed,
-    PageFormat, ProxyHeader, RefusalMetrics, Refusals, RouteErrors, RouteMetrics, RouteSample,
-    ServerMetrics, Settled, ShedRequests, ShedSample, StoreCallMetrics, UpstreamSample,
-    UpstreamServerSample, ban_begun,
-};
+pub use metrics::*;
 #[cfg(feature = "otlp")]
 pub use otlp::TracerSettings;
 pub use otlp::{ActiveTrace, Tracer};
-pub use outcome::{Disposition, ListenerKind, RequestId, Shed, Strictest, Verdict};
-pub use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
+pub use outcome::*;
 pub use printable::{escape, is_deceptive, is_plain, write_json_escape};
 pub use printable::{printable, printable_json, printable_lines};
 pub use striped::{Counter, Striped, StripedGauge};
