@@ -1,5 +1,5 @@
-//! A gateway short of its sockets and threads: what a process has once, and what a worker serves
-//! with. A simulation is composed by it as well.
+//! A gateway short of its sockets and threads: what a process has once. A simulation is composed by
+//! it as well.
 
 use std::convert::Infallible;
 use std::io;
@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 use weir_config::Settings;
 use weir_logging::LogLevel;
-use weir_middleware::{BackgroundTasks, UpstreamRouter};
 use weir_server::AdminApi;
 use weir_store::Store;
 use weir_telemetry::Metrics;
@@ -19,18 +18,13 @@ use weir_yaml::Inputs;
 use super::admin_api;
 use super::features::{Features, ListKeepers, SharedFeatures};
 use super::fleet::{Fleet, Identity, Surroundings};
-use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
+use super::reloads::{Environment, ProcessState, Reloads, Snapshot, Source};
 use super::stack::SharedState;
-use super::stacks::Stacks;
-use super::stores::{SharedStores, Stores, WorkerStores};
+use super::stores::{SharedStores, Stores};
 use super::upstreams::ActiveUpstreams;
 
 /// Interval of sweeps of a part of the memory store.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
-
-/// Upper bound on the wait of a worker for the store after its last request. Calls have their own
-/// deadline, so only a failing store takes that long.
-const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// The parts of a process that are no sockets and no threads.
 pub(super) struct Gateway {
@@ -187,54 +181,5 @@ impl Gateway {
             self.stores.log_outages();
             self.state.metrics.remember();
         }
-    }
-}
-
-/// The stacks of a worker over services of its own, which the first request after a reload
-/// replaces.
-pub(super) struct WorkerStack<S> {
-    stacks: Reloadable<Arc<Snapshot>, Stacks<S>>,
-    stores: WorkerStores,
-    /// Work that outlives responses.
-    tasks: BackgroundTasks,
-}
-
-impl<S: Clone + 'static> WorkerStack<S> {
-    /// A stack of the configuration in force. Must be called on the worker's runtime.
-    pub(super) async fn start(
-        stores: &Stores,
-        snapshots: watch::Receiver<Arc<Snapshot>>,
-        mut services: impl FnMut(&Snapshot) -> UpstreamRouter<S> + Send + 'static,
-    ) -> io::Result<Self> {
-        let (clock, stores) = (stores.clock(), stores.for_worker().await?);
-        let tasks = BackgroundTasks::default();
-        let (worker_stores, worker_tasks) = (stores.clone(), tasks.clone());
-        let stacks = Reloadable::new(snapshots, move |snapshot: &Arc<Snapshot>| {
-            let services = services(snapshot);
-            let backend = || worker_stores.backend(&snapshot.settings, &clock, &worker_tasks);
-            snapshot.layers.stacks(backend, services)
-        });
-        Ok(Self {
-            stacks,
-            stores,
-            tasks,
-        })
-    }
-
-    /// Uses the stacks of the configuration in force.
-    pub(super) fn with<R>(&self, using: impl FnOnce(&mut Stacks<S>) -> R) -> R {
-        self.stacks.with(using)
-    }
-
-    /// Drops the stacks of earlier configurations even without requests.
-    pub(super) async fn follow(&self) -> Infallible {
-        self.stacks.follow().await
-    }
-
-    /// Waits until deferred charges and refunds of the last requests are done, and gives back all
-    /// that is held; that is done by then, or never.
-    pub(super) async fn end(&self) {
-        let _ = timeout(SETTLE_WITHIN, self.tasks.settled()).await;
-        let _ = timeout(SETTLE_WITHIN, self.stores.end()).await;
     }
 }

@@ -31,6 +31,7 @@ mod tests;
 mod upstreams;
 mod wording;
 mod worker;
+mod worker_stack;
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -17,10 +17,11 @@ use weir_telemetry::{Metrics, PageFormat};
 use super::RunError;
 use super::features::Features;
 use super::fleet::Identity;
-use super::gateway::{Gateway, WorkerStack};
+use super::gateway::Gateway;
 use super::reloads::{Environment, Snapshot, Source};
 use super::sockets::Sockets;
 use super::stack::{self, Stack};
+use super::worker_stack::WorkerStack;
 
 /// The parts of a process without sockets, and one worker's stack over services in place of
 /// upstreams.

@@ -25,13 +25,13 @@ use weir_telemetry::RequestId;
 
 use super::client_certificate::client_certificate;
 use super::features::Features;
-use super::gateway::WorkerStack;
 use super::reloads::Snapshot;
 use super::sockets::{ListenerRole, UdpSockets};
 use super::stack;
 use super::stacks::StackFuture;
 use super::stores::Stores;
 use super::upstreams::ActiveUpstream;
+use super::worker_stack::WorkerStack;
 
 #[derive(Clone)]
 pub(super) struct WorkerContext {
