@@ -345,12 +345,8 @@ impl Endpoints {
         tried: &Tried,
         now: Instant,
     ) -> Option<Picked<'_>> {
-        if let [only] = &*self.all {
-            return tried.is_empty().then(|| Picked {
-                endpoint: only,
-                index: 0,
-                attempt: only.state.begin_as_last_resort(now),
-            });
+        if self.len() == 1 {
+            return tried.is_empty().then(|| self.only(now)).flatten();
         }
         if let Some(own) = affinity.server
             && let Some(picked) = self.begin_own(own, tried, now)
@@ -393,17 +389,28 @@ impl Endpoints {
         pick(&|server| server.status(now) == ProbeDue)
     }
 
-    /// Any server that has not been tried, even one that does not answer.
-    pub(super) fn pick_any(
-        &self,
-        affinity: Affinity,
-        tried: &Tried,
-        now: Instant,
-    ) -> Option<Picked<'_>> {
-        let picked = self.pick(affinity, tried, now);
+    /// Any server, even one that does not answer, for a request that has tried none.
+    pub(super) fn pick_any(&self, affinity: Affinity, now: Instant) -> Option<Picked<'_>> {
+        if let Some(only) = self.only(now) {
+            return Some(only);
+        }
+        let tried = Tried::default();
+        let picked = self.pick(affinity, &tried, now);
         picked.or_else(|| {
-            let index = self.choose(affinity.key, tried, now, |_| true)?;
+            let index = self.choose(affinity.key, &tried, now, |_| true)?;
             self.begin(index, |state| Some(state.begin_as_last_resort(now)))
+        })
+    }
+
+    /// The server where there is no other, which is never out.
+    fn only(&self, now: Instant) -> Option<Picked<'_>> {
+        let [only] = &*self.all else {
+            return None;
+        };
+        Some(Picked {
+            endpoint: only,
+            index: 0,
+            attempt: only.state.begin_as_last_resort(now),
         })
     }
 

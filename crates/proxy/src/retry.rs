@@ -345,7 +345,7 @@ where
             tried.clone_from(&self.tried);
             let (now, endpoints) = (Instant::now(), &upstream.endpoints);
             let next = endpoints.pick(self.affinity, &tried, now);
-            let next = next.or_else(|| endpoints.pick_any(self.affinity, &Tried::default(), now));
+            let next = next.or_else(|| endpoints.pick_any(self.affinity, now));
             picked = next.ok_or(error)?;
         }
     }

@@ -17,7 +17,6 @@ use super::retry::Attempts;
 use super::settings::{Timeouts, UpstreamSettings};
 use super::sticky::StickyCookies;
 use super::tls::Protocol;
-use super::tried::Tried;
 use super::websocket::ShutdownSignal;
 
 /// An upstream with its connections. Clones share them.
@@ -126,9 +125,7 @@ impl Upstream {
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let upstream = &*self.0;
-        let picked = upstream
-            .endpoints
-            .pick_any(affinity, &Tried::default(), arrived);
+        let picked = upstream.endpoints.pick_any(affinity, arrived);
         let picked = picked.ok_or(ProxyError::NoServer)?;
         let is_upgrade = outbound.upgrade.is_some();
         if is_upgrade && picked.endpoint.server().protocol() == Protocol::Http2 {
