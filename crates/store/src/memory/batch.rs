@@ -34,7 +34,9 @@ struct Check {
 /// The bucket before the transaction, with the costs of earlier ones of its batch.
 #[derive(Clone, Copy)]
 enum BucketState {
-    Debt(LevelChoice),
+    /// Of the first level.
+    Debt(Nanos),
+    Level(LevelChoice),
     Usage(Usage),
 }
 
@@ -59,7 +61,7 @@ impl Memory {
         let key = self.key(transaction);
         let mut table = self.buckets.lock_one(key)?;
         let found = table.lookup(key.tag);
-        let check = Check::at_level(transaction, key, LevelChoice::first(found.debt(now)));
+        let check = Check::at_debt(transaction, key, found.debt(now));
         if check.is_foreign(transaction) {
             return None;
         }
@@ -147,7 +149,7 @@ impl Memory {
     ) {
         let takes = check.takes && !denied;
         let mut cuts = false;
-        if GENERAL && let BucketState::Debt(level) = check.state {
+        if GENERAL && let BucketState::Level(level) = check.state {
             if level.index > 0 {
                 self.leave_deeper_debt(transaction, (check, level), takes, table, now);
                 return;
@@ -307,17 +309,20 @@ impl Tables<'_> {
             return Check::at_usage(transaction, key, self.usage(transaction, key, taking, now));
         }
         let mut earlier = earlier.iter().rev();
-        let level = match earlier.find(|check| check.key == key && check.takes) {
-            Some(check) => check.level_after(),
-            None => match self.buckets.table(key) {
-                Some(table) if GENERAL => {
-                    choose_level(transaction, table.lookup(key.tag), table, now)
-                }
-                Some(table) => LevelChoice::first(table.lookup(key.tag).debt(now)),
-                None => LevelChoice::first(Nanos::ZERO),
-            },
+        if let Some(check) = earlier.find(|check| check.key == key && check.takes) {
+            return Check::at_level(transaction, key, check.level_after());
+        }
+        let Some(table) = self.buckets.table(key) else {
+            return Check::at_debt(transaction, key, Nanos::ZERO);
         };
-        Check::at_level(transaction, key, level)
+        let found = table.lookup(key.tag);
+        match GENERAL {
+            true => {
+                let level = choose_level(transaction, found, table, now);
+                Check::at_level(transaction, key, level)
+            }
+            false => Check::at_debt(transaction, key, found.debt(now)),
+        }
     }
 
     /// A bucket's usage, with what earlier transactions are about to take from it.
@@ -351,7 +356,8 @@ impl Tables<'_> {
     /// the next unit come later.
     fn decision(&mut self, transaction: &Transaction, check: &Check, now: Timestamp) -> Decision {
         match check.state {
-            BucketState::Debt(level) if !check.denies() => transaction.untouched(level.debt),
+            BucketState::Debt(debt) if !check.denies() => transaction.untouched(debt),
+            BucketState::Level(level) if !check.denies() => transaction.untouched(level.debt),
             BucketState::Usage(usage) if !check.denies() => transaction.untouched_in_window(&usage),
             BucketState::Usage(usage) if check.denies() && transaction.is_counted_when_denied() => {
                 let window = self.window(check.key);
@@ -365,18 +371,29 @@ impl Tables<'_> {
 
 impl Check {
     #[inline]
-    fn at_level(transaction: &Transaction, key: HashedKey, level: LevelChoice) -> Self {
-        let level = match transaction.mode {
-            Mode::AllowOnly => LevelChoice::first(Nanos::ZERO),
-            _ => level,
+    fn at_debt(transaction: &Transaction, key: HashedKey, debt: Nanos) -> Self {
+        let debt = match transaction.mode {
+            Mode::AllowOnly => Nanos::ZERO,
+            _ => debt,
         };
-        let decision = transaction.decide(level.debt);
+        let decision = transaction.decide(debt);
         Self {
             key,
-            state: BucketState::Debt(level),
+            state: BucketState::Debt(debt),
             // Nothing else makes a debt greater.
-            takes: decision.reset_in > level.debt,
+            takes: decision.reset_in > debt,
             decision,
+        }
+    }
+
+    fn at_level(transaction: &Transaction, key: HashedKey, level: LevelChoice) -> Self {
+        let check = Self::at_debt(transaction, key, level.debt);
+        match transaction.mode {
+            Mode::AllowOnly => check,
+            _ => Self {
+                state: BucketState::Level(level),
+                ..check
+            },
         }
     }
 
@@ -405,20 +422,23 @@ impl Check {
 
     /// Whether the debt is too great to stem from this quota.
     fn is_foreign(&self, transaction: &Transaction) -> bool {
-        let is_foreign = |debt| transaction.quota.is_foreign(debt);
-        !self.decision.fits()
-            && matches!(self.state, BucketState::Debt(level) if is_foreign(level.debt))
+        let debt = match self.state {
+            BucketState::Debt(debt) => debt,
+            BucketState::Level(level) => level.debt,
+            BucketState::Usage(_) => return false,
+        };
+        !self.decision.fits() && transaction.quota.is_foreign(debt)
     }
 
     fn level_after(&self) -> LevelChoice {
         let debt = self.decision.reset_in;
         match self.state {
-            BucketState::Debt(level) => LevelChoice {
+            BucketState::Level(level) => LevelChoice {
                 debt,
                 above: level.above + debt.saturating_sub(level.debt),
                 ..level
             },
-            BucketState::Usage(_) => LevelChoice::first(debt),
+            BucketState::Debt(_) | BucketState::Usage(_) => LevelChoice::first(debt),
         }
     }
 }
