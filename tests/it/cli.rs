@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use tempfile::TempDir;
 
@@ -320,6 +320,7 @@ struct OnTerminal {
     script: Child,
     keys: ChildStdin,
     shown: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl OnTerminal {
@@ -340,7 +341,7 @@ impl OnTerminal {
         let shown = Arc::<Mutex<Vec<u8>>>::default();
         let mut output = script.stdout.take().unwrap();
         let for_thread = Arc::clone(&shown);
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(read @ 1..) = output.read(&mut bytes) {
                 for_thread.lock().unwrap().extend(&bytes[..read]);
@@ -351,6 +352,7 @@ impl OnTerminal {
             script,
             keys,
             shown,
+            reader: Some(reader),
         }
     }
 
@@ -368,11 +370,21 @@ impl OnTerminal {
         pid.split('.').next().unwrap().to_owned()
     }
 
+    /// Waits for the end, and until all that was shown has been read.
+    fn ended(&mut self) -> ExitStatus {
+        let ended = eventually("the end", || self.script.try_wait().unwrap());
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        ended
+    }
+
     /// Waits for the end, at which the terminal has to be as it was.
     fn ends_well(mut self) {
-        let ended = eventually("the end", || self.script.try_wait().unwrap());
-        assert!(ended.success(), "{ended}: {}", self.shown());
-        self.shows("\x1b[?1049l");
+        let ended = self.ended();
+        let shown = self.shown();
+        assert!(ended.success(), "{ended}: {shown}");
+        assert!(shown.contains("\x1b[?1049l"), "{shown}");
     }
 }
 
@@ -441,7 +453,7 @@ fn three_answers_on_a_terminal_are_a_gateway_that_limits_an_app() {
     terminal.keys.write_all(b"2/1h\n").unwrap();
     terminal.shows("Which Redis");
     terminal.keys.write_all(b"\n").unwrap();
-    let ended = eventually("the end", || terminal.script.try_wait().unwrap());
+    let ended = terminal.ended();
     assert!(ended.success(), "{}", terminal.shown());
     assert!(
         terminal.shown().contains("configuration OK"),
@@ -531,7 +543,7 @@ fn no_line_of_a_pasted_block_is_taken_for_an_answer_to_a_question_of_init() {
         let mut terminal = OnTerminal::start_command(folder.path(), "bash --norc");
         let pasted = format!("{WEIR} init --{options}\n{WEIR} check\nexit 7\n");
         terminal.keys.write_all(pasted.as_bytes()).unwrap();
-        let ended = eventually("the end", || terminal.script.try_wait().unwrap());
+        let ended = terminal.ended();
         let shown = terminal.shown();
         assert_eq!(ended.code(), Some(7), "{options}: {shown}");
         assert_eq!(
@@ -594,7 +606,7 @@ fn a_check_on_a_terminal_points_to_the_column_and_in_a_pipe_it_does_not() {
         .written();
     let mut terminal = OnTerminal::start(folder.path(), "check gateway.yaml");
     terminal.shows("1 error, ");
-    let ended = eventually("the end", || terminal.script.try_wait().unwrap());
+    let ended = terminal.ended();
     assert_eq!(ended.code(), Some(2));
     let shown = terminal.shown();
     let lines: Vec<&str> = shown.lines().collect();

@@ -141,7 +141,7 @@ fn a_reset_by_the_app_is_a_reset_of_the_stream() {
         assert_eq!(status, 502, "the app is gone");
         client.driver.abort();
     });
-    let lines = gateway.access("/chat");
+    let lines = gateway.logged_times("/chat", 2);
     let session = lines.iter().find(|line| line["status"] == 200);
     let session = session.expect("a session");
     assert_eq!(

@@ -136,7 +136,8 @@ fn clients_behind_a_translator_are_never_one_client() {
     assert_eq!(gateway.send(&from("192.0.2.4")).status, 429);
     // `::192.0.2.6` was in one network with `::1`.
     tells_apart(&gateway, &["::192.0.2.6", "::192.0.2.7", "::1"].map(from));
-    let addresses = gateway.access("/");
+    let sent = 4 + 5 + 4 + 1 + 6;
+    let addresses = gateway.logged_times("/", sent);
     let known = addresses
         .iter()
         .filter(|line| line["client"] == "192.0.2.3");

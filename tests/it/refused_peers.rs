@@ -350,7 +350,9 @@ fn without_the_right_connections_of_the_banned_are_closed_when_they_are_accepted
     assert!(gateway.metric(AT_ACCEPT) >= Some(1.0));
     assert_eq!(gateway.metric(IN_KERNEL), Some(0.0));
     assert_eq!(send(OTHER, to, "/").unwrap().status, 200);
-    let said = gateway.times_logged("the kernel drops no connections for this process");
+    let message = "the kernel drops no connections for this process";
+    gateway.logs(message, 1);
+    let said = gateway.times_logged(message);
     assert_eq!(said, 1, "however many listeners and workers there are");
     assert!(gateway.log_text().contains("CAP_NET_ADMIN"));
     let (text, _) = finding(&gateway);

@@ -220,7 +220,7 @@ fn sigusr2_starts_a_successor_with_the_same_arguments() {
     gateway.keep_ports();
     gateway.signal("USR2");
     let _ends = Ends(successor_of(&gateway));
-    assert_eq!(gateway.ended().code(), Some(0));
+    assert_eq!(gateway.gave_way().code(), Some(0));
     assert_eq!(gateway.send(&get("/")).status, 200);
     assert_eq!(gateway.admin(&get("/readyz")).status, 200);
 }
@@ -242,7 +242,7 @@ fn a_configuration_from_standard_input_is_not_lost_by_reloads_and_restarts() {
     assert_eq!(gateway.send(&get("/")).status, 200);
     gateway.signal("USR2");
     let _ends = Ends(successor_of(&gateway));
-    assert_eq!(gateway.ended().code(), Some(0));
+    assert_eq!(gateway.gave_way().code(), Some(0));
     assert_eq!(gateway.send(&get("/")).status, 200);
 }
 

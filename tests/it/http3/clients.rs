@@ -17,7 +17,7 @@ fn is_served_and_denied(client: &str) -> Option<Upstream> {
     let said = String::from_utf8_lossy(&denied.stderr).into_owned();
     assert!(said.contains("429"), "{client}: {denied:?}");
     assert_eq!(upstream.count(), 3);
-    let lines = gateway.access("/");
+    let lines = gateway.logged_times("/", 4);
     assert!(lines.iter().all(|line| line["version"] == "3"), "{lines:?}");
     Some(upstream)
 }

@@ -91,10 +91,7 @@ impl Gateway {
             match outcome {
                 Ok(started) => break (process, log, errors, started),
                 Err(status) => {
-                    // Another thread may not have read the end of it yet.
-                    eventually("all that a gateway wrote", || {
-                        (Arc::strong_count(&errors) == 1).then_some(())
-                    });
+                    await_all_of(&errors);
                     let errors = errors.lock().unwrap();
                     // A port that was free for TCP may be another test's for UDP.
                     let is_taken = |line: &String| line.contains("by UDP, for HTTP/3: Address alr");
@@ -202,11 +199,20 @@ impl Gateway {
         assert!(status.expect("the kill command").success());
     }
 
-    /// Waits for the end of the process.
-    pub(crate) fn ended(&mut self) -> ExitStatus {
+    /// Waits for the end of the process alone, as the successor that it has started goes on writing
+    /// to where it wrote.
+    pub(crate) fn gave_way(&mut self) -> ExitStatus {
         eventually("the end of the gateway", || {
             self.process.try_wait().unwrap()
         })
+    }
+
+    /// Waits for the end of the process, and until all that it wrote has been read.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let status = self.gave_way();
+        await_all_of(&self.log);
+        await_all_of(&self.errors);
+        status
     }
 
     /// Replaces a file of the configuration, at once and as a whole.
@@ -255,6 +261,14 @@ impl Gateway {
     /// several.
     pub(crate) fn logged(&self, path: &str) -> Value {
         eventually("a line of the access log", || self.access(path).pop())
+    }
+
+    /// Waits for so many lines of the log that tell of requests with this path.
+    pub(crate) fn logged_times(&self, path: &str, times: usize) -> Vec<Value> {
+        let what = format!("{times} lines of the access log");
+        eventually(&what, || {
+            Some(self.access(path)).filter(|lines| lines.len() >= times)
+        })
     }
 
     /// Waits until the log has this text: what is logged in several lines is not there at once.
@@ -343,6 +357,13 @@ fn collect(stream: impl Read + Send + 'static) -> Lines {
         }
     });
     lines
+}
+
+/// Waits until the thread that collects lines has come to their end.
+fn await_all_of(lines: &Lines) {
+    eventually("all that a gateway wrote", || {
+        (Arc::strong_count(lines) == 1).then_some(())
+    });
 }
 
 /// The lines that contain `text`, as JSON. Under load there are many lines, of which only few are
