@@ -6,7 +6,7 @@
 
 pub use weir_config::fuzz_configuration as configuration;
 pub use weir_import::fuzz_import as import;
-pub use weir_middleware::fuzz_template as template;
+pub use weir_middleware::decoy::fuzz_template as template;
 pub use weir_proxy::fuzzing::{hop_by_hop, request, response};
 pub use weir_redis::fuzzing::replies;
 pub use weir_replay::fuzz_log as access_log;

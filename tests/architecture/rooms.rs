@@ -24,7 +24,7 @@ const LISTED: &str = include_str!("rooms.txt");
 /// names again where it had been said by synonyms: a reader of `route.rs` or `pipeline.rs` knows both. The
 /// way of a request names as well where its client is told of its delay.
 /// What was shed is among the counts of the last minute.
-const MOST_FILES: usize = 281;
+const MOST_FILES: usize = 284;
 
 /// How many knots there are, and how many features they name together.
 const MOST_KNOTS: (usize, usize) = (0, 0);

@@ -10,7 +10,7 @@ use std::path::Path;
 /// `weir-instructions`; before it was, there were 102, and 17 files ran that the page did not have.
 /// What is off does not run: its caller has nothing to ask, from the time when the configuration was
 /// loaded.
-const WALKS: [(&str, usize); 2] = [("## A request", 101), ("## A limit", 30)];
+const WALKS: [(&str, usize); 2] = [("## A request", 105), ("## A limit", 30)];
 
 const SOURCES: [&str; 2] = ["src/", "crates/"];
 

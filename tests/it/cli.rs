@@ -320,7 +320,7 @@ struct OnTerminal {
     script: Child,
     keys: ChildStdin,
     shown: Arc<Mutex<Vec<u8>>>,
-    reader: Option<JoinHandle<()>>,
+    reader: JoinHandle<()>,
 }
 
 impl OnTerminal {
@@ -352,7 +352,7 @@ impl OnTerminal {
             script,
             keys,
             shown,
-            reader: Some(reader),
+            reader,
         }
     }
 
@@ -373,9 +373,9 @@ impl OnTerminal {
     /// Waits for the end, and until all that was shown has been read.
     fn ended(&mut self) -> ExitStatus {
         let ended = eventually("the end", || self.script.try_wait().unwrap());
-        if let Some(reader) = self.reader.take() {
-            reader.join().unwrap();
-        }
+        eventually("all that was shown", || {
+            self.reader.is_finished().then_some(())
+        });
         ended
     }
 

@@ -25,23 +25,23 @@ fn admitted(gateways: &[Gateway; 2], requests: usize) -> usize {
     decided.filter(|status| *status == 200).count()
 }
 
-/// What the old primary does after the failover.
+/// What becomes of the old primary.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OldPrimary {
-    Answers,
-    IsSilent,
+    IsLeft,
+    IsFrozen,
 }
 
 /// Waits until each worker has a connection to the new primary, as has what asks for the overrides
-/// that operators set, and none has one to an old primary that answers. One that was given up at a
-/// silent primary waits for late answers, and may do so for as long as it is silent.
-fn moved(gateways: &[Gateway; 2], sentinels: &Sentinels, (old, does): (usize, OldPrimary)) {
+/// that operators set, and none has one to the old one. But one that missed its deadline at a frozen
+/// primary, before the failover, waits there for late answers.
+fn moved(gateways: &[Gateway; 2], sentinels: &Sentinels, old: usize, becomes: OldPrimary) {
     for gateway in gateways {
         let connections = |server: usize| connections(gateway.pid(), sentinels.ports[server]);
-        let is_left = || does == OldPrimary::IsSilent || connections(old) == 0;
+        let is_left = || becomes == OldPrimary::IsFrozen || connections(old) == 0;
         let others = || (0..3).filter(|server| *server != old);
         eventually("each worker is at the new primary", || {
-            (is_left() && others().any(|other| connections(other) >= 3)).then_some(())
+            (is_left() && others().any(|other| connections(other) == 3)).then_some(())
         });
     }
 }
@@ -66,7 +66,10 @@ fn connections(pid: u32, port: u16) -> usize {
 }
 
 /// Through two gateways with two workers each.
-fn exactly_what_was_left_is_given_after(event: impl FnOnce(&mut Sentinels, usize) -> OldPrimary) {
+fn exactly_what_was_left_is_given_after(
+    becomes: OldPrimary,
+    event: impl FnOnce(&mut Sentinels, usize),
+) {
     let mut sentinels = Sentinels::start();
     let upstream = Upstream::start();
     let setup = by_path(
@@ -78,35 +81,30 @@ fn exactly_what_was_left_is_given_after(event: impl FnOnce(&mut Sentinels, usize
     assert_eq!(admitted(&gateways, 60), 60);
     let primary = sentinels.primary_by(0);
     sentinels.await_replicated(primary);
-    let does = event(&mut sentinels, primary);
-    moved(&gateways, &sentinels, (primary, does));
+    event(&mut sentinels, primary);
+    moved(&gateways, &sentinels, primary, becomes);
     assert_eq!(admitted(&gateways, 100), 40);
     assert_eq!(upstream.count(), 100);
 }
 
 #[test]
 fn gateways_admit_no_more_than_the_burst_across_a_planned_failover() {
-    exactly_what_was_left_is_given_after(|sentinels, _| {
-        sentinels.fail_over(0);
-        OldPrimary::Answers
-    });
+    exactly_what_was_left_is_given_after(OldPrimary::IsLeft, |sentinels, _| sentinels.fail_over(0));
 }
 
 #[test]
 fn gateways_admit_no_more_than_the_burst_when_the_primary_is_killed() {
-    exactly_what_was_left_is_given_after(|sentinels, primary| {
+    exactly_what_was_left_is_given_after(OldPrimary::IsLeft, |sentinels, primary| {
         sentinels.servers[primary].kill();
         sentinels.fail_over_from(primary);
-        OldPrimary::IsSilent
     });
 }
 
 #[test]
 fn gateways_admit_no_more_than_the_burst_when_the_primary_is_frozen() {
-    exactly_what_was_left_is_given_after(|sentinels, primary| {
+    exactly_what_was_left_is_given_after(OldPrimary::IsFrozen, |sentinels, primary| {
         sentinels.servers[primary].stop();
         sentinels.fail_over_from(primary);
-        OldPrimary::IsSilent
     });
 }
 

@@ -53,8 +53,6 @@ pub use access::*;
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::{Backend, BackgroundTasks};
 pub use concurrency::*;
-#[cfg(any(test, fuzzing, feature = "fuzzing"))]
-pub use decoy::template::fuzz as fuzz_template;
 pub use forward_auth::{ForwardAuth, ForwardAuthFuture, ForwardAuthLayer, SubrequestError};
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};

@@ -389,7 +389,7 @@ impl Endpoints {
         pick(&|server| server.status(now) == ProbeDue)
     }
 
-    /// Any server, even one that does not answer, for a request that has tried none.
+    /// Any server, even one that does not answer, whatever the request has tried.
     pub(super) fn pick_any(&self, affinity: Affinity, now: Instant) -> Option<Picked<'_>> {
         if let Some(only) = self.only(now) {
             return Some(only);

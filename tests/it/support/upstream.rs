@@ -167,8 +167,11 @@ impl Upstream {
                         }
                         entrance => {
                             // A port that nobody else gets once it dies.
-                            let listener = TcpListener::bind(("127.0.0.1", free_port()));
-                            let listener = listener.await.unwrap();
+                            let mut bound = TcpListener::bind(("127.0.0.1", free_port())).await;
+                            while bound.is_err() {
+                                bound = TcpListener::bind(("127.0.0.1", free_port())).await;
+                            }
+                            let listener = bound.unwrap();
                             let address = listener.local_addr().unwrap();
                             tell.send(address.to_string()).unwrap();
                             accept(listener, entrance, handler, for_thread).await;

@@ -32,7 +32,7 @@ pub struct AccessSettings {
     pub lists: AccessLists,
     /// The treatment of the blocked.
     pub blocked: Treatment,
-    /// Bans. If several hold, the first decides what the client gets.
+    /// Bans, each with a name of its own. If several hold, the first decides what the client gets.
     pub bans: Vec<BanPolicy>,
 }
 

@@ -31,7 +31,7 @@ mod negotiation;
 mod precise_timer;
 mod profile;
 mod tag_cache;
-pub(super) mod template;
+mod template;
 mod value_pattern;
 
 use std::fmt;
@@ -66,6 +66,8 @@ use self::negotiation::{FullResponse, IgnoredHeaders, OptionsKind, ResponseForm,
 use self::profile::{BodyHeaders, OptionsProfile, ProfilesByForm, ResponseProfile};
 use self::tag_cache::TagCache;
 pub use self::template::TemplateError;
+#[cfg(any(test, fuzzing, feature = "fuzzing"))]
+pub use self::template::fuzz as fuzz_template;
 use self::template::{Template, TemplateContext};
 use self::value_pattern::{DecoyContext, TagPattern};
 use crate::{ClientIdentity, RequestContext, ResponseBody};

@@ -38,12 +38,6 @@ pub fn set_shed_level(level: ShedLevel) {
     LEVEL.set(level);
 }
 
-/// Whether this thread has too much to do, and sheds anything.
-#[inline(always)]
-pub(super) fn is_shedding() -> bool {
-    LEVEL.get() != ShedLevel::NONE
-}
-
 /// When workers are overloaded, and what that means for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverloadSettings {
@@ -87,6 +81,12 @@ impl OverloadShedding {
     /// Whether any request is shed, and not only logged and counted.
     fn sheds(&self) -> bool {
         self.enforcement > Enforcement::NONE
+    }
+
+    /// Whether this worker has too much to do, and sheds anything.
+    #[inline(always)]
+    pub(super) fn is_shedding(&self) -> bool {
+        LEVEL.get() != ShedLevel::NONE
     }
 
     /// Whether priorities go by accounts.

@@ -21,6 +21,7 @@ use crate::RequestContext;
 use crate::access::AccessControl;
 use crate::backend::{Backend, BackgroundTasks};
 use crate::identify::{Identification, KeyExtractor, peer};
+use crate::overload::OverloadShedding;
 use crate::route::{RouteState, Routed};
 use crate::steps::UnreadableDenials;
 
@@ -47,6 +48,8 @@ pub(super) struct Settings {
     pub(super) shares_unknown: bool,
     /// What notices proxies that nobody trusts, also where they are denied.
     pub(super) forwarded: Option<crate::ForwardedLayer>,
+    /// None where workers that have too much to do shed no requests.
+    pub(super) overload: Option<Arc<OverloadShedding>>,
     pub(super) waits: WaitSpreader,
     /// Limits whose denials web pages cannot read.
     pub(super) unreadable: Arc<UnreadableDenials>,
@@ -199,6 +202,7 @@ impl RateLimitLayer {
         Self(Arc::new(Settings {
             backend: Backend::new(store),
             route: None,
+            overload: None,
             unrouted: Arc::new(unrouted),
             access: None,
             identification: None,

@@ -33,9 +33,9 @@ use super::response_context::ResponseContext;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::PendingTasks;
 use crate::decoy::Shadow;
+use crate::rejection;
 use crate::route::RouteState;
 use crate::{ClientIdentity, RequestContext, RequestHead, ResponseBody, Verdict};
-use crate::{overload, rejection};
 
 impl<S> RateLimit<S> {
     /// Decides about a request, by the lists first. An overloaded worker may shed it here, unless it
@@ -53,9 +53,11 @@ impl<S> RateLimit<S> {
         let access = control.map(|control| (control, control.access(request.extensions())));
         match access {
             Some(_) if self.needs_account_for_lists(&request) => self.learn_account(request),
-            None | Some((_, Access::Unlisted)) => match overload::is_shedding() {
-                true => self.ask_unless_shed(request, comes_again),
-                false => self.ask(request),
+            None | Some((_, Access::Unlisted)) => match &self.settings.overload {
+                Some(overload) if overload.is_shedding() => {
+                    self.ask_unless_shed(request, comes_again)
+                }
+                _ => self.ask(request),
             },
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
             Some((control, Access::Blocked(entry))) => {

@@ -220,13 +220,13 @@ impl StoreQuery<'_> {
         {
             transaction.quota = transaction.quota.allow_borrowing(longest_delay);
         }
-        match transaction.quota.is_in_flight() {
-            true => {
-                self.claims.extend(transaction.claim());
+        match transaction.claim() {
+            Some(claim) => {
+                self.claims.push(claim);
                 self.queried.limits.push(queried);
             }
             // Those of the batch come first, so that decisions are in the order of what is asked.
-            false => {
+            None => {
                 self.queried.limits.insert(self.batch.len(), queried);
                 self.batch.push(Transaction {
                     key: mem::take(&mut transaction.key),

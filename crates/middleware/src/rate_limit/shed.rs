@@ -34,6 +34,7 @@ impl RateLimitLayer {
     pub fn with_shedding(self, shedding: &Shedding) -> Self {
         let by_worker = shedding.by_worker().by_worker;
         self.with(|settings| {
+            settings.overload.clone_from(&by_worker);
             let own = settings.route.iter_mut();
             for route in own.chain([&mut settings.unrouted]) {
                 Arc::make_mut(route)

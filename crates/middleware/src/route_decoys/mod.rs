@@ -20,7 +20,7 @@ pub(super) struct RouteDecoys(Vec<(ShadowOwner, Arc<Shadow>)>);
 enum ShadowOwner {
     /// Clients that the route's limits deny.
     Limits,
-    /// Clients that are kept out, by the owner of their treatment.
+    /// Clients that the ban of this name keeps out, or the block list.
     KeptOut(Option<Arc<str>>),
 }
 
@@ -33,21 +33,21 @@ impl RouteDecoys {
         let treatments = access.into_iter().flat_map(AccessControl::treatments);
         let of_kept_out = treatments.filter_map(|treatment| {
             let shadow = Shadow::new(Arc::clone(treatment.decoy()?));
-            let owner = ShadowOwner::KeptOut(treatment.owner().cloned());
+            let owner = ShadowOwner::KeptOut(treatment.ban().map(Arc::from));
             Some((owner, Arc::new(shadow)))
         });
         let all: Vec<_> = of_limits.into_iter().chain(of_kept_out).collect();
         (!all.is_empty()).then_some(Self(all))
     }
 
-    /// The decoy of clients that are kept out, by the owner of their treatment.
-    pub(super) fn of_kept_out(&self, owner: Option<&Arc<str>>) -> Option<&Arc<Shadow>> {
-        self.of(&ShadowOwner::KeptOut(owner.cloned()))
+    /// The decoy of clients that the ban of this name keeps out, or the block list.
+    pub(super) fn of_kept_out(&self, ban: Option<&str>) -> Option<&Arc<Shadow>> {
+        self.find(|owner| matches!(owner, ShadowOwner::KeptOut(by) if by.as_deref() == ban))
     }
 
-    fn of(&self, owner: &ShadowOwner) -> Option<&Arc<Shadow>> {
+    fn find(&self, is_owner: impl Fn(&ShadowOwner) -> bool) -> Option<&Arc<Shadow>> {
         let mut all = self.0.iter();
-        all.find_map(|(of, shadow)| (of == owner).then_some(shadow))
+        all.find_map(|(owner, shadow)| is_owner(owner).then_some(shadow))
     }
 
     /// Whether some learn from all responses, whether a limit applied or not.
@@ -63,7 +63,7 @@ impl RouteDecoys {
     /// Takes over what those of the same limits, bans and lists have learnt.
     pub(super) fn inherit(&self, earlier: &Self) {
         for (owner, shadow) in &self.0 {
-            if let Some(before) = earlier.of(owner) {
+            if let Some(before) = earlier.find(|of| of == owner) {
                 shadow.inherit(before);
             }
         }

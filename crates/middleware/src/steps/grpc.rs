@@ -10,7 +10,7 @@ use http::{Method, StatusCode, Version};
 use tokio::time::Instant;
 use weir_runtime::loop_time;
 
-use super::response_step::{Concern, Origin, Outgoing, Phase, PreparedStep, ResponseStep};
+use super::response_step::{Origin, Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::RequestHead;
 use crate::rejection::FinalDenial;
 
@@ -66,13 +66,6 @@ pub struct GrpcStatuses;
 impl ResponseStep for GrpcStatuses {
     fn phase(&self) -> Phase {
         Phase::Form
-    }
-
-    fn concern(&self) -> Concern {
-        Concern {
-            method: Some(Method::POST),
-            field: Some(CONTENT_TYPE),
-        }
     }
 
     fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {

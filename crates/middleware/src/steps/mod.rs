@@ -13,7 +13,7 @@ pub use error_pages::*;
 pub use grpc::GrpcStatuses;
 pub use header_edits::*;
 pub use hsts::*;
-pub use response_step::{Concern, Outgoing, Phase, PreparedStep, ResponseStep, ResponseSteps};
+pub use response_step::{Outgoing, Phase, PreparedStep, ResponseStep, ResponseSteps};
 pub(crate) use response_step::{PreparedSteps, is_json_error};
 
 impl ResponseSteps {

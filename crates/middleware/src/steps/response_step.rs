@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName};
-use http::{Method, Response};
+use http::Response;
+use http::header::CONTENT_TYPE;
 use http_body::Body;
 use smallvec::SmallVec;
 use weir_http::problem::{CustomResponse, ProblemResponse};
@@ -45,11 +45,6 @@ pub trait ResponseStep: Any + fmt::Debug + Send + Sync {
     /// When it has its turn.
     fn phase(&self) -> Phase;
 
-    /// Which requests it is asked about.
-    fn concern(&self) -> Concern {
-        Concern::default()
-    }
-
     /// What it does with the response to this request; none if nothing. It is asked in the poll in
     /// which the request began, by the reading of the clock that the log's `duration_ms` counts from
     /// (`weir_runtime::loop_time`).
@@ -62,25 +57,6 @@ pub trait ResponseStep: Any + fmt::Debug + Send + Sync {
     }
 }
 
-/// The requests that a step may have to do with: all, or those of a method, or with a header field.
-/// It is known when the configuration is loaded, so no step is asked about others.
-#[derive(Clone, Debug, Default)]
-pub struct Concern {
-    /// Their method; none if any.
-    pub method: Option<Method>,
-    /// A field that they all have.
-    pub field: Option<HeaderName>,
-}
-
-impl Concern {
-    fn includes(&self, request: &RequestHead<'_>) -> bool {
-        let method = self.method.as_ref();
-        let field = self.field.as_ref();
-        method.is_none_or(|method| method == request.method)
-            && field.is_none_or(|field| request.headers.contains_key(field))
-    }
-}
-
 /// What a step does with the response to one request.
 pub trait PreparedStep: fmt::Debug + Send + Sync {
     /// Changes the response.
@@ -89,22 +65,12 @@ pub trait PreparedStep: fmt::Debug + Send + Sync {
 
 /// The steps of a route, or of all responses, in the order of their phases.
 #[derive(Clone, Debug, Default)]
-pub struct ResponseSteps(Arc<[ListedStep]>);
-
-#[derive(Clone, Debug)]
-struct ListedStep {
-    concern: Concern,
-    step: Arc<dyn ResponseStep>,
-}
+pub struct ResponseSteps(Arc<[Arc<dyn ResponseStep>]>);
 
 impl FromIterator<Arc<dyn ResponseStep>> for ResponseSteps {
     fn from_iter<I: IntoIterator<Item = Arc<dyn ResponseStep>>>(steps: I) -> Self {
-        let listed = |step: Arc<dyn ResponseStep>| ListedStep {
-            concern: step.concern(),
-            step,
-        };
-        let mut steps: Vec<_> = steps.into_iter().map(listed).collect();
-        steps.sort_by_key(|listed| listed.step.phase());
+        let mut steps: Vec<_> = steps.into_iter().collect();
+        steps.sort_by_key(|step| step.phase());
         Self(steps.into())
     }
 }
@@ -114,19 +80,19 @@ impl ResponseSteps {
     #[must_use]
     pub fn with(&self, step: Option<impl ResponseStep>) -> Self {
         let step = step.map(|step| Arc::new(step) as Arc<dyn ResponseStep>);
-        self.iter().cloned().chain(step).collect()
+        self.0.iter().cloned().chain(step).collect()
     }
 
     /// The same steps, and those of all responses behind them in each phase.
     #[must_use]
     pub fn and(&self, of_all: &Self) -> Self {
-        self.iter().chain(of_all.iter()).cloned().collect()
+        self.0.iter().chain(&*of_all.0).cloned().collect()
     }
 
     /// Those that are for decisions, too.
     #[must_use]
     pub fn of_decisions(&self) -> Self {
-        let steps = self.iter().filter(|step| step.is_for_decisions());
+        let steps = self.0.iter().filter(|step| step.is_for_decisions());
         steps.cloned().collect()
     }
 
@@ -137,27 +103,21 @@ impl ResponseSteps {
 
     /// The step of this type, if there is one.
     pub fn find<S: ResponseStep>(&self) -> Option<&S> {
-        let mut steps = self.iter();
+        let mut steps = self.0.iter();
         steps.find_map(|step| (&**step as &dyn Any).downcast_ref())
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Arc<dyn ResponseStep>> {
-        self.0.iter().map(|listed| &listed.step)
     }
 
     /// Whether fields of the app are edited.
     pub(crate) fn edit_app_fields(&self) -> bool {
-        let first = self.iter().next();
+        let first = self.0.first();
         first.is_some_and(|step| step.phase() == Phase::AppFields)
     }
 
     /// What they do with the response to a request; none if nothing.
     pub(crate) fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<PreparedSteps>> {
         let mut prepared = None;
-        for ListedStep { concern, step } in &*self.0 {
-            if concern.includes(request)
-                && let Some(of_request) = step.prepare(request)
-            {
+        for step in &*self.0 {
+            if let Some(of_request) = step.prepare(request) {
                 let prepared: &mut Box<PreparedSteps> = prepared.get_or_insert_default();
                 prepared.steps.push((step.phase(), of_request));
             }
@@ -308,8 +268,7 @@ pub(crate) fn is_json_error<B>(response: &Response<B>) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use http::Request;
-    use http::header::ACCEPT;
+    use http::{Method, Request};
 
     use super::*;
 
@@ -393,30 +352,6 @@ pub(crate) mod tests {
         );
         assert!(both.edit_app_fields() && !of_all.edit_app_fields());
         assert_eq!(marks(&both.of_decisions()), ["forms"]);
-    }
-
-    #[test]
-    fn a_step_is_asked_about_the_requests_that_it_may_concern() {
-        let concerns = |method: Option<Method>, field| {
-            let concern = Concern { method, field };
-            let requests = [
-                Request::get("/"),
-                Request::get("/").header(ACCEPT, ""),
-                Request::post("/"),
-                Request::post("/").header(ACCEPT, ""),
-            ];
-            requests.map(|request| concern.includes(&RequestHead::new(&request.body(()).unwrap())))
-        };
-        assert_eq!(concerns(None, None), [true; 4]);
-        assert_eq!(
-            concerns(Some(Method::POST), None),
-            [false, false, true, true]
-        );
-        assert_eq!(concerns(None, Some(ACCEPT)), [false, true, false, true]);
-        assert_eq!(
-            concerns(Some(Method::POST), Some(ACCEPT)),
-            [false, false, false, true]
-        );
     }
 
     #[test]

@@ -34,8 +34,9 @@ struct Check {
 /// The bucket before the transaction, with the costs of earlier ones of its batch.
 #[derive(Clone, Copy)]
 enum BucketState {
-    /// Of the first level.
+    /// The debt of the first level, beside which no other was looked at.
     Debt(Nanos),
+    /// The level that counts, which may be the first.
     Level(LevelChoice),
     Usage(Usage),
 }

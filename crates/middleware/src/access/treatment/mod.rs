@@ -165,9 +165,9 @@ impl PreparedTreatment {
         rejection::reject(empty, rejection, status, document.clone(), retry_in)
     }
 
-    /// Whose treatment it is: the ban's of this name, or else the block list's.
-    pub fn owner(&self) -> Option<&Arc<str>> {
-        self.ban.as_ref()
+    /// The name of its ban; none for the block list.
+    pub fn ban(&self) -> Option<&str> {
+        self.ban.as_deref()
     }
 
     /// The decoy, if the treatment is one.
@@ -205,7 +205,7 @@ impl PreparedTreatment {
                 let answer = match route
                     .decoys
                     .as_ref()
-                    .and_then(|decoys| decoys.of_kept_out(self.owner()))
+                    .and_then(|decoys| decoys.of_kept_out(self.ban()))
                 {
                     Some(shadow) => {
                         TreatmentAnswer::Later(Box::pin(Arc::clone(shadow).respond(request)))

@@ -8,14 +8,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use weir_http::media_type::prefers;
 use weir_rules::Statuses;
 use weir_telemetry::RequestId;
 
-use crate::steps::response_step::{
-    Concern, JSON, Origin, Outgoing, Phase, PreparedStep, ResponseStep,
-};
+use crate::steps::response_step::{JSON, Origin, Outgoing, Phase, PreparedStep, ResponseStep};
 use crate::{RequestContext, RequestHead};
 
 const HTML: &str = "text/html";
@@ -37,14 +35,6 @@ impl FromIterator<(Statuses, Bytes)> for ErrorPages {
 impl ResponseStep for ErrorPages {
     fn phase(&self) -> Phase {
         Phase::Form
-    }
-
-    /// A client that names nothing gets the default form.
-    fn concern(&self) -> Concern {
-        Concern {
-            field: Some(ACCEPT),
-            ..Concern::default()
-        }
     }
 
     fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
