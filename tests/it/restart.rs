@@ -284,7 +284,7 @@ fn the_service_manager_is_told_when_it_serves_which_process_it_is_and_when_it_st
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let heard = || {
         let mut bytes = [0; 512];
-        let some = manager.recv(&mut bytes).expect("a message");
+        let some = uninterrupted(|| manager.recv(&mut bytes)).expect("a message");
         String::from_utf8(bytes[..some].to_vec()).unwrap()
     };
     let mut command = weir();

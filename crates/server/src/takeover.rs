@@ -17,6 +17,7 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -292,7 +293,7 @@ fn send<'a>(
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         let bytes = [IoSlice::new(&kinds)];
-        sendmsg(stream, &bytes, &mut ancillary, SendFlags::NOSIGNAL)?;
+        retry_on_intr(|| sendmsg(stream, &bytes, &mut ancillary, SendFlags::NOSIGNAL))?;
     }
     (&*stream).write_all(&[END])
 }
@@ -305,7 +306,9 @@ fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
             [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let into = &mut [IoSliceMut::new(&mut kinds)];
-        let received = recvmsg(stream, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        // With a time limit, a pause of the process interrupts it (signal(7)).
+        let received =
+            retry_on_intr(|| recvmsg(stream, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
         let messages = ancillary.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
             _ => None,
@@ -336,6 +339,8 @@ fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+    use std::process::Command;
+    use weir_testing::PATIENCE;
 
     fn listening() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -393,6 +398,22 @@ mod tests {
         (&far).write_all(&[OWN, OWN, END]).unwrap();
         let error = receive(&near, &mut Inherited::default()).unwrap_err();
         assert!(error.to_string().contains("not all sockets"), "{error}");
+    }
+
+    #[test]
+    fn a_pause_of_the_process_does_not_end_the_wait_for_sockets() {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_read_timeout(Some(PATIENCE)).unwrap();
+        let waiting = thread::spawn(move || receive(&near, &mut Inherited::default()));
+        let process = std::process::id().to_string();
+        // Some of these pauses come while it waits.
+        for _ in 0..50 {
+            let mut shell = Command::new("sh");
+            let pausing = shell.args(["-c", "kill -s STOP $0; kill -s CONT $0", &process]);
+            assert!(pausing.status().unwrap().success());
+        }
+        (&far).write_all(&[END]).unwrap();
+        waiting.join().unwrap().unwrap();
     }
 
     #[tokio::test]

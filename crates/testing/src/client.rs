@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use socket2::{Domain, Socket, Type};
 
-use crate::PATIENCE;
+use crate::{PATIENCE, uninterrupted};
 
 /// One connection, kept alive.
 pub struct Client<S = TcpStream> {
@@ -222,7 +222,7 @@ impl<S: Read + Write> Client<S> {
 
     /// Whether the other end closes the connection and sends nothing more.
     pub fn is_closed(&mut self) -> bool {
-        matches!(self.stream.read(&mut [0]), Ok(0))
+        matches!(uninterrupted(|| self.stream.read(&mut [0])), Ok(0))
     }
 
     fn fields(&mut self) -> io::Result<Vec<(String, String)>> {

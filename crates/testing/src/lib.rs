@@ -25,6 +25,7 @@ pub mod promtool;
 mod redis_cluster;
 mod redis_server;
 pub mod sentinels;
+mod uninterrupted;
 
 pub use client::Client;
 pub use eventually::{PATIENCE, eventually};
@@ -33,3 +34,4 @@ pub use ports::{free_port, refuse, refusing_address};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 pub use sentinels::Sentinels;
+pub use uninterrupted::uninterrupted;

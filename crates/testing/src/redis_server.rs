@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::eventually;
+use crate::{eventually, uninterrupted};
 
 /// Runs `redis-server` with the arguments that follow. Writes its process id, and ends with it; kills
 /// it when standard input is closed, so that it never outlives the process that started it.
@@ -114,7 +114,7 @@ impl RedisServer {
         let mut reply = Vec::new();
         let mut chunk = [0; 4096];
         loop {
-            match stream.read(&mut chunk)? {
+            match uninterrupted(|| stream.read(&mut chunk))? {
                 0 => break,
                 length => reply.extend_from_slice(&chunk[..length]),
             }

@@ -24,6 +24,7 @@ pub(crate) use weir_testing::client::{Client, Request, Response, get, post, put,
 pub(crate) use weir_testing::sentinels::{PRIMARY, Sentinels};
 pub(crate) use weir_testing::{
     PATIENCE, RedisCluster, RedisServer, eventually, free_port, promtool, refusing_address,
+    uninterrupted,
 };
 
 pub(crate) use gateway::Gateway;

@@ -154,25 +154,35 @@ fn ask(stream: &mut (impl Read + Write)) -> std::io::Result<bool> {
 fn ask_at_once(stream: &mut (impl Read + Write)) {
     let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
     stream.write_all(&request.repeat(20)).unwrap();
-    let mut text = String::new();
-    while text.matches("hello").count() < 20 {
-        let mut bytes = [0; 4096];
-        let some = stream.read(&mut bytes).unwrap();
-        assert_ne!(some, 0, "closed after {text}");
-        text.push_str(std::str::from_utf8(&bytes[..some]).unwrap());
+    for _ in 0..20 {
+        assert!(read_answer(stream).unwrap());
     }
 }
 
 fn read_answer(stream: &mut impl Read) -> std::io::Result<bool> {
     let mut answer = Vec::new();
-    let mut bytes = [0; 1024];
+    let mut byte = [0];
     while !answer.ends_with(b"\r\n\r\nhello") {
-        match stream.read(&mut bytes)? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            some => answer.extend_from_slice(&bytes[..some]),
-        }
+        stream.read_exact(&mut byte)?;
+        answer.extend_from_slice(&byte);
     }
     let answer = String::from_utf8(answer).unwrap().to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 200 "), "{answer}");
     Ok(!answer.contains("connection: close"))
+}
+
+/// What the server still sends before it closes the connection.
+fn rest(stream: &mut impl Read) -> Vec<u8> {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    rest
+}
+
+/// Whether the server ends the connection without another byte, be it by a reset.
+fn is_cut_off(stream: &mut impl Read) -> bool {
+    let end = stream.read_exact(&mut [0]).map_err(|error| error.kind());
+    matches!(
+        end,
+        Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+    )
 }
