@@ -250,7 +250,6 @@ impl Renewer {
                     failures = 0;
                     has_certificate = true;
                     due = renewal(&identity);
-                    self.owner.put_into_force(&self.certificate, &identity);
                 }
                 Err(error) => {
                     let pause = jittered(back_off(failures, error.is_refusal()));
@@ -263,7 +262,7 @@ impl Renewer {
         }
     }
 
-    /// Takes a certificate that another process has renewed, or orders one.
+    /// Puts into force a certificate that another process has renewed, or orders one.
     async fn renew(&self, failures: u32) -> Result<Identity, OrderError> {
         let _lock = self.lock().await?;
         let domain = &self.certificate.domain;
@@ -271,6 +270,7 @@ impl Renewer {
         // `Managed::load` has warned of a certificate that cannot be used.
         let kept = blocking(move || Ok(cache.certificate(&name_of_file).ok().flatten())).await?;
         if let Some(identity) = kept.filter(|kept| !is_due(kept, SystemTime::now())) {
+            self.owner.put_into_force(&self.certificate, &identity);
             tracing::info!(
                 target: TARGET,
                 domain,
@@ -298,6 +298,7 @@ impl Renewer {
         let expires = obtained.expires().unwrap_or_default();
         let expires = u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX);
         let expires = Until(Timestamp::from_nanos(expires));
+        self.owner.put_into_force(&self.certificate, &obtained);
         metrics::certificate_obtained(&self.metrics, domain, &challenge, &expires);
         Ok(obtained)
     }
