@@ -99,16 +99,19 @@ fn exchange_until(stream: &mut TcpStream, status: &str, end: &[u8]) {
     assert!(buffer.starts_with(format!("HTTP/1.1 {status}\r\n").as_bytes()));
 }
 
-/// The allocations of one of many requests, and their bytes.
+/// The allocations of one of many requests, and their bytes: the least of some turns, as what happens
+/// but now and then, such as parking a connection whose client was held up, is no request's.
 fn counted(mut exchange: impl FnMut()) -> (u64, u64) {
     (0..REQUESTS).for_each(|_| exchange());
-    let before = dhat::HeapStats::get();
-    (0..REQUESTS).for_each(|_| exchange());
-    let after = dhat::HeapStats::get();
-    // Rounded, for what happens but now and then, such as a clock's tick, is no request's.
-    let each = |total: u64| (total + REQUESTS / 2) / REQUESTS;
-    let allocations = each(after.total_blocks - before.total_blocks);
-    let bytes = each(after.total_bytes - before.total_bytes);
+    let mut turn = || {
+        let before = dhat::HeapStats::get();
+        (0..REQUESTS).for_each(|_| exchange());
+        let after = dhat::HeapStats::get();
+        let each = |total: u64| (total + REQUESTS / 2) / REQUESTS;
+        let allocations = each(after.total_blocks - before.total_blocks);
+        (allocations, each(after.total_bytes - before.total_bytes))
+    };
+    let (allocations, bytes) = (0..5).map(|_| turn()).min().unwrap();
     assert!(allocations > 0, "nothing was counted");
     (allocations, bytes)
 }

@@ -283,8 +283,9 @@ fn with_a_denied_client(upstream: &Upstream) -> Gateway {
 #[test]
 fn commands_show_and_change_what_a_gateway_counts() {
     let upstream = Upstream::start();
+    until_left(MINUTE, HOUR);
     let gateway = with_a_denied_client(&upstream);
-    let (code, top) = asked(&gateway, &["top", "--sort", "denied"]);
+    let (code, top) = asked(&gateway, &["top", "--sort", "denied", "--period", "hour"]);
     assert_eq!(code, Some(0), "{top}");
     // What needs attention stands above it.
     let table = top.split("\n\n").last().unwrap();

@@ -259,9 +259,10 @@ fn an_event_source_of_chromium_that_is_denied_is_closed_until_the_page_opens_ano
         eventually("the denial", || Some(denied()).filter(|it| *it > 0)),
         1
     );
+    // Where the period is over by now, this one passes, and the next has to wait for a whole one.
     browser.run(
         "fetch('/events').then((response) => {
-            const wait = Number(response.headers.get('retry-after') ?? 0);
+            const wait = Number(response.headers.get('retry-after') ?? 2);
             setTimeout(() => {
                 const another = new EventSource('/events');
                 another.onopen = () => { window.opened = true; another.close(); };
@@ -279,14 +280,16 @@ fn a_client_that_hammers_is_banned() {
     let Some(programs) = programs() else { return };
     let app = app();
     let gateway = limited(Setup::before(&app), PERIOD, BAN).start();
+    let mut sent = 0;
     eventually("a ban", || {
         let output = send(&programs, "py-hammer", &gateway, 60);
         assert!(output.status.success(), "{output:?}");
+        sent += 60;
         (gateway.times_logged("ban begun") > 0).then_some(())
     });
     let denied = decided(&gateway, "denied");
     assert!(
-        (10..60).contains(&denied),
+        (10..sent).contains(&denied),
         "{denied} denials before the ban"
     );
 }

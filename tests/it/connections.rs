@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::support::upstream::text;
 use crate::support::*;
 
@@ -58,12 +60,16 @@ fn connections_that_have_sent_a_part_of_a_head_keep_no_other_client_out() {
 
 #[test]
 fn many_requests_on_one_connection_take_no_more_upstream_connections_than_there_may_be() {
-    let (open, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-    let seen = Arc::clone(&most);
+    let open = Arc::<AtomicUsize>::default();
+    let (most, mut seen) = watch::channel(0);
+    let most = Arc::new(most);
     let upstream = Upstream::serving(move |_| {
-        let (open, most) = (Arc::clone(&open), Arc::clone(&most));
+        let (open, most, mut seen) = (Arc::clone(&open), Arc::clone(&most), most.subscribe());
         async move {
-            most.fetch_max(open.fetch_add(1, SeqCst) + 1, SeqCst);
+            let now = open.fetch_add(1, SeqCst) + 1;
+            most.send_if_modified(|most| now > std::mem::replace(most, now.max(*most)));
+            // None is answered before so many are open at once, and more may come after that.
+            seen.wait_for(|most| *most >= 20).await.expect("the others");
             tokio::time::sleep(Duration::from_millis(100)).await;
             open.fetch_sub(1, SeqCst);
             text("real")
@@ -83,7 +89,7 @@ fn many_requests_on_one_connection_take_no_more_upstream_connections_than_there_
     });
     // They wait for each other instead of failing.
     assert_eq!(statuses, [200; 200]);
-    let most = seen.load(SeqCst);
+    let most = *seen.borrow_and_update();
     assert!((20..FEW / 2).contains(&most), "{most}");
     assert_eq!(gateway.admin(&get("/livez")).status, 200);
 }

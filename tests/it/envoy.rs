@@ -274,13 +274,15 @@ fn no_text_in_the_place_of_an_address_is_admitted_and_its_denial_names_the_limit
         let counted = "weir_decisions_total{limit=\"L\",decision=\"denied\"} ";
         assert_eq!(gateway.metric(counted), Some(1.0), "{}", gateway.metrics());
         // What was not decided is in no list of subjects.
-        let top = gateway.admin(&get("/v1/top?limit=Tenants").with("host", "localhost"));
+        let top =
+            gateway.admin(&get("/v1/top?limit=Tenants&period=hour").with("host", "localhost"));
         let top = String::from_utf8_lossy(&top.body);
         assert!(!top.contains("red"), "{top}");
         let tenants = call(vec![descriptor(&[("tenant", "red")])]);
         let reply = ask(&mut client, tenants).await.unwrap();
         assert_eq!(reply.statuses[0].limit_remaining, 1);
-        let top = gateway.admin(&get("/v1/top?limit=Tenants").with("host", "localhost"));
+        let top =
+            gateway.admin(&get("/v1/top?limit=Tenants&period=hour").with("host", "localhost"));
         let top = String::from_utf8_lossy(&top.body);
         assert!(top.contains("red"), "{top}");
     });

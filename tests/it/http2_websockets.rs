@@ -161,7 +161,8 @@ fn a_reset_after_the_close_frame_of_the_app_is_an_end_in_order() {
         assert_eq!(read(&mut from, 4).await, b"\x88\x02\x03\xe8");
         to.send_data(Bytes::from_static(b"x"), false).unwrap();
         assert_eq!(rest(&mut from).await, b"");
-        to.send_data(Bytes::new(), true).unwrap();
+        // The gateway waits for this two seconds at most.
+        let _ = to.send_data(Bytes::new(), true);
     });
     assert_eq!(gateway.logged("/chat").get("aborted"), None);
 }

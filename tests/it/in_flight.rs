@@ -186,6 +186,7 @@ fn an_app_that_breaks_off_or_is_not_there_gives_the_place_back() {
         let gone = || gateway.send(&get("/gone")).status;
         eventually("a place for it", || (gone() == 502).then_some(()));
         until_free(&gateway);
+        until_none_is_held(&gateway);
     }
 }
 
@@ -212,7 +213,7 @@ fn gateways_on_one_redis_share_the_places() {
 #[test]
 fn a_gateway_that_is_killed_leaks_no_place_for_longer_than_a_lease() {
     let (app, redis) = (App::start(), RedisServer::start());
-    let setup = app.setup(ONE).key(&store(&redis, ", lease: 1s"));
+    let setup = app.setup(ONE).key(&store(&redis, ", lease: 5s"));
     let (killed, other) = (setup.start(), setup.start());
     let _held = app.held(&killed, 1);
     // It is renewed for as long as its gateway lives.

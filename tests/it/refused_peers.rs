@@ -165,7 +165,7 @@ fn a_ban_that_ends_lets_its_peer_connect_again() {
         return;
     }
     let upstream = Upstream::start();
-    let short = BANS.replace("for: 1h", "for: 2s");
+    let short = BANS.replace("for: 1h", "for: 5s");
     let gateway = unbanned(&upstream).key(&short).start();
     ban(&gateway);
     let to = addresses(&gateway)[0];

@@ -1,7 +1,5 @@
 //! Request ids: the same one in the log, in what the upstream gets and in what the client gets.
 
-use std::net::TcpListener;
-
 use http::Method;
 use serde_json::Value;
 
@@ -76,11 +74,10 @@ fn a_trusted_proxy_is_believed_its_id_and_no_option_of_its_connection_removes_it
 #[test]
 fn what_weir_answers_itself_says_the_id_in_the_problem_document() {
     let upstream = Upstream::start();
-    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
     let upstreams = format!(
         "{{app: {{servers: [\"http://{}\"]}}, gone: {{servers: [\"http://{}\"]}}}}",
         upstream.address(),
-        refused.unwrap()
+        refusing_address()
     );
     let gateway = Setup::with_upstreams(&upstreams)
         .key("request_id: true")

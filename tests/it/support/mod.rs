@@ -1,6 +1,8 @@
 //! What the tests stand on, beside the servers and clients of `weir-testing`: gateways, their
 //! upstreams, and load.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 pub(crate) mod browser;
 pub(crate) mod front;
 pub(crate) mod gateway;
@@ -32,3 +34,16 @@ pub(crate) use load::{Answered, Load};
 pub(crate) use setup::Setup;
 pub(crate) use upstream::{Entrance, Upstream};
 pub(crate) use websocket::WebSocket;
+
+/// In seconds.
+pub(crate) const MINUTE: u64 = 60;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
+
+/// Waits until so many seconds are left of the minute or hour of the clock, after which what was
+/// counted in it is an estimate.
+pub(crate) fn until_left(seconds: u64, period: u64) {
+    eventually("a minute or an hour that goes on", || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        (now.as_secs() % period < period - seconds).then_some(())
+    });
+}

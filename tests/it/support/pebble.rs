@@ -102,10 +102,11 @@ impl Pebble {
         server.args(["-http01", "", "-https01", "", "-tlsalpn01", ""]);
         let mut pebble = Command::new("pebble");
         pebble.args(["-config", "config.json", "-strict", "-dnsserver", &dns]);
-        // Each order is to see a challenge answered, at once.
+        // Each order is to see a challenge answered, at once, and no nonce refused by chance.
         pebble
             .env("PEBBLE_VA_NOSLEEP", "1")
-            .env("PEBBLE_AUTHZREUSE", "0");
+            .env("PEBBLE_AUTHZREUSE", "0")
+            .env("PEBBLE_WFE_NONCEREJECT", "0");
         for mut command in [server, pebble] {
             command.current_dir(self.folder.path());
             command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_sim::random::Random;
 use weir_sim::redis::{ClientId, Output, Sentinel, Server};
-use weir_testing::RedisServer;
+use weir_testing::{RedisServer, uninterrupted};
 
 /// A command: its words.
 pub(crate) type Words = Vec<Vec<u8>>;
@@ -161,7 +161,8 @@ impl<S: Simulated> Peers<S> {
             if replies.len() >= count {
                 return replies;
             }
-            let length = self.real.read(&mut chunk).expect("redis-server replies");
+            let length = uninterrupted(|| self.real.read(&mut chunk));
+            let length = length.expect("redis-server replies");
             assert!(length > 0, "redis-server closes\n{}", self.recent());
             received.extend_from_slice(&chunk[..length]);
         }
