@@ -22,42 +22,6 @@ use weir_http::request::via;
 use super::ResponseSample;
 use super::value_pattern::{DecoyContext, Observation, TagPattern, ValuePattern};
 
-/// Headers that say who a client is, or promise what a decoy does not have. A decoy shows them only
-/// where it is configured to.
-const NEVER_SHOWN: [HeaderName; 4] = [
-    header::SET_COOKIE,
-    header::WWW_AUTHENTICATE,
-    header::PROXY_AUTHENTICATE,
-    header::TRAILER,
-];
-
-/// Headers about the server alone.
-const SERVER_HEADERS: [HeaderName; 15] = [
-    header::ALLOW,
-    header::SERVER,
-    header::VIA,
-    HeaderName::from_static("x-powered-by"),
-    header::CONTENT_TYPE,
-    header::CONTENT_LANGUAGE,
-    header::CACHE_CONTROL,
-    header::VARY,
-    header::ACCEPT_RANGES,
-    header::ALT_SVC,
-    header::STRICT_TRANSPORT_SECURITY,
-    header::X_FRAME_OPTIONS,
-    header::X_CONTENT_TYPE_OPTIONS,
-    header::X_XSS_PROTECTION,
-    header::REFERRER_POLICY,
-];
-
-/// Headers about the rights of scripts that are the same for all origins.
-const CORS_HEADERS: [HeaderName; 4] = [
-    header::ACCESS_CONTROL_ALLOW_METHODS,
-    header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
-    header::ACCESS_CONTROL_EXPOSE_HEADERS,
-    header::ACCESS_CONTROL_MAX_AGE,
-];
-
 /// The headers of the last real responses, in their order.
 #[derive(Debug, Default)]
 pub(super) struct HeaderProfile {
@@ -363,16 +327,61 @@ impl LearnedHeader {
         let is_past = self.name == header::EXPIRES && !self.varies();
         match self.name {
             header::DATE => Some(date(context)),
-            _ if NEVER_SHOWN.contains(&self.name) => None,
+            _ if is_never_shown(&self.name) => None,
             _ if self.is_echo => context.origin.cloned(),
-            _ if CORS_HEADERS.contains(&self.name) => Some(self.value.clone()),
+            _ if is_cors_for_all_origins(&self.name) => Some(self.value.clone()),
             _ if is_cors(&self.name) && self.value == "*" => Some(self.value.clone()),
             // An end in the past means never, for all clients.
-            _ if SERVER_HEADERS.contains(&self.name) || is_past => Some(self.value.clone()),
+            _ if is_about_server(&self.name) || is_past => Some(self.value.clone()),
             _ if self.only_client.is_none() && !self.varies() => Some(self.value.clone()),
             _ => self.pattern.as_ref()?.generate(context),
         }
     }
+}
+
+/// Whether a header says who a client is, or promises what a decoy does not have. A decoy shows it
+/// only where it is configured to.
+fn is_never_shown(name: &HeaderName) -> bool {
+    matches!(
+        *name,
+        header::SET_COOKIE
+            | header::WWW_AUTHENTICATE
+            | header::PROXY_AUTHENTICATE
+            | header::TRAILER
+    )
+}
+
+/// Whether a header is about the server alone.
+fn is_about_server(name: &HeaderName) -> bool {
+    let is_standard = matches!(
+        *name,
+        header::ALLOW
+            | header::SERVER
+            | header::VIA
+            | header::CONTENT_TYPE
+            | header::CONTENT_LANGUAGE
+            | header::CACHE_CONTROL
+            | header::VARY
+            | header::ACCEPT_RANGES
+            | header::ALT_SVC
+            | header::STRICT_TRANSPORT_SECURITY
+            | header::X_FRAME_OPTIONS
+            | header::X_CONTENT_TYPE_OPTIONS
+            | header::X_XSS_PROTECTION
+            | header::REFERRER_POLICY
+    );
+    is_standard || *name == "x-powered-by"
+}
+
+/// Whether a header is about the rights of scripts, and the same for all origins.
+fn is_cors_for_all_origins(name: &HeaderName) -> bool {
+    matches!(
+        *name,
+        header::ACCESS_CONTROL_ALLOW_METHODS
+            | header::ACCESS_CONTROL_ALLOW_CREDENTIALS
+            | header::ACCESS_CONTROL_EXPOSE_HEADERS
+            | header::ACCESS_CONTROL_MAX_AGE
+    )
 }
 
 /// Whether a header is about the rights of scripts of some origin. Values are not generated: a
