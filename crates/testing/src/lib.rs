@@ -30,7 +30,7 @@ mod uninterrupted;
 pub use client::Client;
 pub use eventually::{PATIENCE, eventually};
 pub use log::subscribed;
-pub use ports::{free_port, refuse, refusing_address};
+pub use ports::{free_port, listen_on_free_port, refuse, refusing_address};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 pub use sentinels::Sentinels;

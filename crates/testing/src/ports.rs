@@ -8,14 +8,19 @@ use socket2::{Domain, Socket, Type};
 /// A TCP port that is free now. It is none of those that the system gives to whoever asks for any,
 /// since one of them may be taken before it is used.
 pub fn free_port() -> u16 {
+    listen_on_free_port().local_addr().expect("a port").port()
+}
+
+/// Listens on such a port, so that nobody else gets it once the listener is gone.
+pub fn listen_on_free_port() -> TcpListener {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         // Processes that are started one after the other begin far from each other.
         let first = std::process::id().wrapping_mul(4241);
         let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = u16::try_from(20_000 + number % 10_000).expect("a port");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener;
         }
     }
 }

@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
-use weir_testing::{free_port, refuse};
+use weir_testing::{listen_on_free_port, refuse};
 
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
@@ -166,12 +166,9 @@ impl Upstream {
                             accept_unix(listener, handler, for_thread).await;
                         }
                         entrance => {
-                            // A port that nobody else gets once it dies.
-                            let mut bound = TcpListener::bind(("127.0.0.1", free_port())).await;
-                            while bound.is_err() {
-                                bound = TcpListener::bind(("127.0.0.1", free_port())).await;
-                            }
-                            let listener = bound.unwrap();
+                            let listener = listen_on_free_port();
+                            listener.set_nonblocking(true).unwrap();
+                            let listener = TcpListener::from_std(listener).unwrap();
                             let address = listener.local_addr().unwrap();
                             tell.send(address.to_string()).unwrap();
                             accept(listener, entrance, handler, for_thread).await;

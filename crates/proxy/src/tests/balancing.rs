@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Method;
 use tokio::net::TcpListener;
 use weir_telemetry::UpstreamOutcome;
+use weir_testing::refuse;
 
 use super::servers::*;
 use super::support::*;
@@ -46,7 +47,9 @@ async fn a_request_waits_for_its_only_server_to_restart() {
         assert_eq!(status(&proxy, method).await, 200);
     }
     drop(server);
+    let (refused, was_refused) = tokio::sync::oneshot::channel();
     let restarted = async {
+        was_refused.await.unwrap();
         // It is out of reach until a request has been refused.
         tokio::time::sleep(Duration::from_millis(100)).await;
         loop {
@@ -61,6 +64,7 @@ async fn a_request_waits_for_its_only_server_to_restart() {
         while tokio::net::TcpStream::connect(address).await.is_ok() {
             tokio::task::yield_now().await;
         }
+        refused.send(()).unwrap();
         statuses(&proxy, Method::GET, 1).await
     };
     let (statuses, server) = tokio::join!(client, restarted);
@@ -80,6 +84,7 @@ async fn an_outage_that_lasts_is_told_at_once() {
     while tokio::net::TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
+    refuse(address);
     assert_eq!(status(&proxy, Method::GET).await, 502);
     tokio::time::sleep(Duration::from_millis(300)).await;
     tokio::time::pause();

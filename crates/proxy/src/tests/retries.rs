@@ -136,7 +136,7 @@ async fn one_of_three_servers_that_accepts_and_never_answers_costs_one_request()
     let servers = servers([Answers(OK), NeverAnswers, Answers(OK)]).await;
     let mut settings = settings_of(&servers);
     settings.retries = None;
-    settings.timeouts.response = Duration::from_millis(200);
+    settings.timeouts.response = Duration::from_secs(2);
     let ejection = settings.ejection.as_mut().unwrap();
     ejection.base_time = Duration::from_secs(60);
     let proxy = proxy(settings);
@@ -158,7 +158,7 @@ async fn a_request_is_sent_to_a_server_that_refused_before_rather_than_to_one_th
 {
     let mut servers = servers([NeverAnswers, Answers(OK), Answers(OK)]).await;
     let mut settings = settings_of(&servers);
-    settings.timeouts.response = Duration::from_millis(200);
+    settings.timeouts.response = Duration::from_secs(2);
     let ejection = settings.ejection.as_mut().unwrap();
     (ejection.base_time, ejection.max_ejected) = (Duration::from_secs(60), 100);
     let proxy = proxy(settings);
@@ -183,7 +183,7 @@ async fn a_request_that_may_be_repeated_does_not_fail_where_another_server_can_a
     for behaviour in [NeverAnswers, Closes] {
         let servers = servers([behaviour, Answers(OK)]).await;
         let mut settings = settings_of(&servers);
-        settings.timeouts.response = Duration::from_millis(200);
+        settings.timeouts.response = Duration::from_secs(2);
         let proxy = proxy(settings);
         assert_eq!(statuses(&proxy, Method::GET, 6).await, [200; 6]);
         assert!(servers[0].requests() > 0);

@@ -22,8 +22,11 @@ use crate::{Proxy, ProxyBody, Upstream, UpstreamSettings};
 
 pub(super) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
+/// Listens on a port that stays free when the listener is dropped.
 pub(super) async fn listen() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = weir_testing::listen_on_free_port();
+    listener.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
 }
