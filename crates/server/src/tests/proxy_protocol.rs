@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use super::super::{HttpSettings, ProxyProtocol, Transport};
-use super::{PATIENTLY, Server, ask, is_cut_off, rest, settings, start_over};
+use super::{PATIENTLY, Server, ask, is_cut_off, settings, start_over};
 
 const HEADER: &[u8] = b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 80\r\n";
 
@@ -38,8 +38,9 @@ fn a_header_that_does_not_go_on_is_cut_off() {
     });
     for begin in [&[][..], &HEADER[..20]] {
         let mut stream = server.connect();
-        stream.write_all(begin).unwrap();
-        assert_eq!(rest(&mut stream), [0; 0]);
+        // Where this thread pauses, the server has closed the connection before.
+        let _ = stream.write_all(begin);
+        assert!(is_cut_off(&mut stream));
     }
     server.shows("weir_proxy_headers_total{outcome=\"too_slow\"} 2\n");
 }
@@ -79,7 +80,7 @@ fn a_connection_is_parked_and_served_again() {
 
 #[test]
 fn a_drain_answers_those_who_sent_a_header_and_does_not_wait_for_those_who_do_not() {
-    let server = start(&settings(Duration::from_millis(200)));
+    let server = start(&settings(Duration::from_secs(2)));
     let mut known = server.connect();
     known.write_all(HEADER).unwrap();
     assert!(ask(&mut known).unwrap());

@@ -66,15 +66,19 @@ fn a_handshake_that_does_not_go_on_is_cut_off() {
     let secure = start(&bounds);
     for begin in [&[], HALF] {
         let mut stream = secure.server.connect();
-        stream.write_all(begin).unwrap();
-        assert_eq!(rest(&mut stream), [0; 0]);
+        // Where this thread pauses, the server has closed the connection before.
+        let _ = stream.write_all(begin);
+        assert!(is_cut_off(&mut stream));
     }
     secure.counts("too_slow", 2);
 }
 
 #[test]
 fn a_handshake_counts_as_a_connection_until_it_fails() {
+    // Nothing but its failure ends the first one.
     let bounds = HttpSettings {
+        header_timeout: PATIENTLY,
+        park_after: PATIENTLY,
         max_connections: NonZeroUsize::new(1),
         ..settings(PATIENTLY)
     };
@@ -144,8 +148,8 @@ fn the_end_of_a_connection_is_told_to_the_client() {
 #[test]
 fn a_drain_answers_those_who_shook_hands_and_does_not_wait_for_those_who_do_not() {
     let bounds = HttpSettings {
-        header_timeout: Duration::from_millis(300),
-        ..settings(Duration::from_millis(200))
+        header_timeout: Duration::from_secs(3),
+        ..settings(Duration::from_secs(2))
     };
     let secure = start(&bounds);
     let mut known = secure.connect();
