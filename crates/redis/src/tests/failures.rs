@@ -109,10 +109,10 @@ async fn connect(server: &RedisServer, observer: &Arc<dyn Observer>) -> Redis {
     redis
 }
 
-/// A deadline that a slow machine keeps while Redis runs.
+/// A deadline that a machine which pauses for a moment keeps while Redis runs.
 fn settings() -> GuardSettings {
     GuardSettings {
-        timeout: Duration::from_millis(500),
+        timeout: Duration::from_secs(5),
         on_failure: OnFailure::Local,
         ..GuardSettings::default()
     }
@@ -158,8 +158,8 @@ async fn no_request_under_load_fails_or_hangs_whatever_becomes_of_redis() {
     over.send(true).unwrap();
     for client in join_all(load).await {
         let longest = client.unwrap();
-        // The deadline is half a second; the rest is for a machine that is busy.
-        assert!(longest < Duration::from_secs(10), "{longest:?}");
+        // The deadline is five seconds; the rest is for a machine that is busy.
+        assert!(longest < Duration::from_secs(20), "{longest:?}");
     }
     assert_eq!(gateway.recorder.changes(), [false, true, false, true]);
 }
