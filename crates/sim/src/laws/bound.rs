@@ -120,15 +120,16 @@ impl<'a> Bound<'a> {
         exchanges.sort_by_key(|one| one.reached);
         for (last, end) in exchanges.iter().enumerate() {
             let Some(until) = end.reached else { continue };
-            let (mut from, mut units) = (until, 0);
+            let (mut from, mut units, mut due) = (until, 0, 0);
             for exchange in exchanges[..=last].iter().rev() {
                 from = from.min(self.earliest(exchange));
                 units += self.cost(exchange);
                 let span = Span::new(from, until);
-                if units <= self.least(span) {
+                // No less is due in a longer span.
+                if units <= due || units <= self.least(span) {
                     continue;
                 }
-                let due = self.most(span);
+                due = self.most(span);
                 if units > due {
                     let name = self.bucket.name();
                     let long = until.saturating_sub(from);
