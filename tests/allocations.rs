@@ -99,11 +99,12 @@ fn exchange_until(stream: &mut TcpStream, status: &str, end: &[u8]) {
     assert!(buffer.starts_with(format!("HTTP/1.1 {status}\r\n").as_bytes()));
 }
 
-/// The allocations of one of many requests, and their bytes: the least of some turns, as what happens
-/// but now and then, such as parking a connection whose client was held up, is no request's.
+/// The allocations of one of many requests, and their bytes. They are rounded, and the least of some
+/// rounds: what happens but now and then, such as a clock's tick, or parking a connection whose client
+/// was held up, is no request's.
 fn counted(mut exchange: impl FnMut()) -> (u64, u64) {
     (0..REQUESTS).for_each(|_| exchange());
-    let mut turn = || {
+    let mut round = || {
         let before = dhat::HeapStats::get();
         (0..REQUESTS).for_each(|_| exchange());
         let after = dhat::HeapStats::get();
@@ -111,7 +112,7 @@ fn counted(mut exchange: impl FnMut()) -> (u64, u64) {
         let allocations = each(after.total_blocks - before.total_blocks);
         (allocations, each(after.total_bytes - before.total_bytes))
     };
-    let (allocations, bytes) = (0..5).map(|_| turn()).min().unwrap();
+    let (allocations, bytes) = (0..5).map(|_| round()).min().unwrap();
     assert!(allocations > 0, "nothing was counted");
     (allocations, bytes)
 }

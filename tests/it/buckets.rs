@@ -294,6 +294,7 @@ fn the_subjects_that_send_most_and_are_denied_most_come_first() {
     let upstream = Upstream::start();
     let gateway = setup(&upstream).start();
     let of = |name: &str| get("/").with("x-api-key", name);
+    until_left(MINUTE, HOUR);
     gateway.statuses(&of("heavy"), 5);
     gateway.statuses(&of("abuser"), 9);
     gateway.statuses(&of("honest"), 1);

@@ -13,7 +13,7 @@ const BACK: &str = "the store is within reach again";
 const DEADLINE: &str = "2s";
 
 /// What no request may exceed: the deadline, and what a busy machine adds to it.
-const TOO_LONG: Duration = Duration::from_secs(30);
+const TOO_LONG: Duration = Duration::from_secs(20);
 
 /// How a Redis is lost, and comes back.
 #[derive(Clone, Copy)]

@@ -209,6 +209,7 @@ fn without_redis_each_shows_itself_and_never_as_if_it_were_the_fleet() {
     let all = three(&setup(&upstream, &store));
     know_each_other(&all);
     server.kill();
+    until_left(MINUTE, HOUR);
     for gateway in &all {
         let top = eventually("that it is alone", || {
             let top = counted(gateway, "fleet");

@@ -158,11 +158,14 @@ class Loads(Folder):
         mark = os.path.join(self.folder, "mark")
         text = f"""
 import os, signal, sys
+own = {mark!r} + str(os.getpid())
+os.mkdir(own)
+with open(own + "/pid", "w") as file:
+    file.write(str(os.getpid()))
 try:
-    os.mkdir({mark!r})
-except FileExistsError:
+    os.rename(own, {mark!r})
+except OSError:
     sys.exit("the second fails")
-open({mark!r} + "/pid", "w").write(str(os.getpid()))
 print("ready", flush=True)
 signal.pause()
 """

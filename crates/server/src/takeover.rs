@@ -406,7 +406,8 @@ mod tests {
         near.set_read_timeout(Some(PATIENCE)).unwrap();
         let waiting = thread::spawn(move || receive(&near, &mut Inherited::default()));
         let process = std::process::id().to_string();
-        // Some of these pauses come while it waits.
+        // Some of these pauses come while it waits. All tests of this binary are paused: what they
+        // read with a time limit has to go on after `Interrupted`, too.
         for _ in 0..50 {
             let mut shell = Command::new("sh");
             let pausing = shell.args(["-c", "kill -s STOP $0; kill -s CONT $0", &process]);

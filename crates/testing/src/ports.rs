@@ -11,7 +11,8 @@ pub fn free_port() -> u16 {
     listen_on_free_port().local_addr().expect("a port").port()
 }
 
-/// Listens on such a port, so that nobody else gets it once the listener is gone.
+/// Listens on a port that is none of those that the system gives to whoever asks for any, also once
+/// the listener is gone.
 pub fn listen_on_free_port() -> TcpListener {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {

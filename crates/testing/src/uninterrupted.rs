@@ -1,9 +1,9 @@
-//! What a pause of the process interrupts.
+//! System calls that a pause of the process interrupts.
 
 use std::io::{ErrorKind, Result};
 
-/// Calls again what a pause of the process has interrupted, which the kernel does not where the call
-/// has a time limit (signal(7)).
+/// Repeats a call that fails with `Interrupted`. After a pause of the process, the kernel restarts no
+/// call of a socket that has a time limit (signal(7)).
 pub fn uninterrupted<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {

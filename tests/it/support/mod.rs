@@ -35,12 +35,14 @@ pub(crate) use setup::Setup;
 pub(crate) use upstream::{Entrance, Upstream};
 pub(crate) use websocket::WebSocket;
 
-/// In seconds.
+/// Seconds of a minute.
 pub(crate) const MINUTE: u64 = 60;
+
+/// Seconds of an hour.
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 
-/// Waits until so many seconds are left of the minute or hour of the clock, after which what was
-/// counted in it is an estimate.
+/// Waits until at least so many seconds are left of the minute or hour of the clock: once it has
+/// turned, what was counted in it is an estimate.
 pub(crate) fn until_left(seconds: u64, period: u64) {
     eventually("a minute or an hour that goes on", || {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

@@ -264,7 +264,10 @@ mod tests {
     async fn short_waits_end_when_they_are_due_and_not_at_the_next_millisecond() {
         let wanted = Duration::from_micros(300);
         let mut shortest = Duration::MAX;
-        for _ in 0..100 {
+        for number in 0..100_000 {
+            if number >= 100 && shortest < Duration::from_millis(1) {
+                break;
+            }
             let start = Instant::now();
             wait_until(start + wanted, start).await;
             let took = start.elapsed();

@@ -61,9 +61,7 @@ async fn a_request_waits_for_its_only_server_to_restart() {
     };
     let client = async {
         // The kept connection is closed by now, or turns out to be.
-        while tokio::net::TcpStream::connect(address).await.is_ok() {
-            tokio::task::yield_now().await;
-        }
+        until_refused(address).await;
         refused.send(()).unwrap();
         statuses(&proxy, Method::GET, 1).await
     };
@@ -81,9 +79,7 @@ async fn an_outage_that_lasts_is_told_at_once() {
     let proxy = proxy(settings);
     assert_eq!(status(&proxy, Method::GET).await, 200);
     drop(server);
-    while tokio::net::TcpStream::connect(address).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    until_refused(address).await;
     refuse(address);
     assert_eq!(status(&proxy, Method::GET).await, 502);
     tokio::time::sleep(Duration::from_millis(300)).await;

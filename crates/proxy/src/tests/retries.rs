@@ -166,9 +166,7 @@ async fn a_request_is_sent_to_a_server_that_refused_before_rather_than_to_one_th
     // One refuses connections for a moment, and when it is back, the other one goes.
     let address = servers[1].address;
     drop(servers.remove(1));
-    while tokio::net::TcpStream::connect(address).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    until_refused(address).await;
     assert_eq!(statuses(&proxy, Method::GET, 4).await, [200; 4]);
     let listener = TcpListener::bind(address).await.unwrap();
     let back = TestServer::on(listener, address, Answers(OK));

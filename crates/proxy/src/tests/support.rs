@@ -16,13 +16,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tower::{Service, ServiceExt};
+use weir_testing::PATIENCE;
 pub(super) use weir_testing::refusing_address;
 
 use crate::{Proxy, ProxyBody, Upstream, UpstreamSettings};
 
 pub(super) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// Listens on a port that stays free when the listener is dropped.
+/// Waits until a server that was dropped refuses connections.
+pub(super) async fn until_refused(address: SocketAddr) {
+    let refused = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let refused = tokio::time::timeout(PATIENCE, refused);
+    refused.await.expect("a connection that is refused");
+}
+
+/// Listens on a port that the system gives to nobody who asks for any, once the listener is dropped.
 pub(super) async fn listen() -> (TcpListener, SocketAddr) {
     let listener = weir_testing::listen_on_free_port();
     listener.set_nonblocking(true).unwrap();

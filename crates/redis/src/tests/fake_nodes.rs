@@ -822,7 +822,7 @@ async fn a_dead_node_without_slots_is_not_waited_for() {
 async fn a_frozen_node_holds_up_the_leases_of_no_other() {
     let cluster = FakeCluster::start(2).await;
     let mut settings = cluster.settings();
-    // A release is sent for as long only.
+    // A release is given up when the lease is over, so a pause has to be shorter.
     settings.lease = Duration::from_secs(3);
     let redis = connect(settings).await;
     let mut held = Vec::new();

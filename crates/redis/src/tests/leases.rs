@@ -121,7 +121,7 @@ async fn who_is_refused_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_lease_is_renewed_while_it_is_held() {
     let server = Arc::new(RedisServer::start());
-    // A release is sent for as long only.
+    // A release is given up when the lease is over, so a pause has to be shorter.
     let gateway = Gateway::leasing(server, Duration::from_secs(3)).await;
     let now = SystemClock.now();
     // Without a renewal it would have expired an hour ago.

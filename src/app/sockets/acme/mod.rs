@@ -298,6 +298,7 @@ impl Renewer {
         let expires = obtained.expires().unwrap_or_default();
         let expires = u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX);
         let expires = Until(Timestamp::from_nanos(expires));
+        // Before the log says so: a script may wait for that line, and connect.
         self.owner.put_into_force(&self.certificate, &obtained);
         metrics::certificate_obtained(&self.metrics, domain, &challenge, &expires);
         Ok(obtained)
