@@ -203,8 +203,18 @@ impl Browser {
 
     /// Waits until a person sees this text in an element.
     pub(crate) fn sees(&self, selector: &str, text: &str) {
+        let mut shown = None;
         eventually(&format!("{text:?} in {selector}"), || {
-            self.text(selector).contains(text).then_some(())
+            let now = self.text(selector);
+            let is_seen = now.contains(text);
+            // For who reads why a test failed.
+            if shown
+                .replace(now.clone())
+                .is_none_or(|before| before != now)
+            {
+                eprintln!("{selector}: {now}");
+            }
+            is_seen.then_some(())
         });
     }
 

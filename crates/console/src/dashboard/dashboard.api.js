@@ -2,6 +2,12 @@
 
 const TOKEN = 'weir.token';
 
+/**
+ * How many milliseconds an answer may take. On a connection that is gone, such as that of a machine
+ * that has slept, none would come, and nothing would be asked any more.
+ */
+const ANSWERS_WITHIN = 30000;
+
 /** Why the API did not do what it was asked. */
 export class ApiError extends Error {
   constructor(status, message) {
@@ -20,7 +26,7 @@ export function setToken(token) {
   else sessionStorage.removeItem(TOKEN);
 }
 
-async function send(method, path, body, signal) {
+async function send(method, path, body, signal = AbortSignal.timeout(ANSWERS_WITHIN)) {
   const headers = {};
   const token = sessionStorage.getItem(TOKEN);
   // What cannot stand in a header is not the token.
