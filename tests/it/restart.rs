@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::unfold;
@@ -223,6 +224,34 @@ fn sigusr2_starts_a_successor_with_the_same_arguments() {
     assert_eq!(gateway.gave_way().code(), Some(0));
     assert_eq!(gateway.send(&get("/")).status, 200);
     assert_eq!(gateway.admin(&get("/readyz")).status, 200);
+}
+
+/// With a time limit, a system call fails when its process goes on after a pause.
+#[test]
+fn a_successor_that_is_paused_while_it_waits_for_sockets_does_not_give_up() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream).start();
+    gateway.keep_ports();
+    gateway.signal("STOP");
+    let mut successor = weir();
+    successor.args(["run", "--takeover"]);
+    successor
+        .current_dir(gateway.folder())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let pid = successor.spawn().unwrap().id().to_string();
+    let _ends = Ends(pid.clone());
+    // Some of these pauses come while it waits, for no longer than it may.
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(1) {
+        for signal in ["STOP", "CONT"] {
+            let status = Command::new("kill").args(["-s", signal, &pid]).status();
+            assert!(status.unwrap().success());
+        }
+    }
+    gateway.signal("CONT");
+    assert_eq!(gateway.gave_way().code(), Some(0));
+    assert_eq!(gateway.send(&get("/")).status, 200);
 }
 
 #[test]

@@ -91,7 +91,11 @@ impl RedisServer {
         loop {
             match self.try_command(words) {
                 // Sentinels cut all connections to a server whose role they change.
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+                    ) => {}
                 reply => return reply.expect("redis-server answers"),
             }
         }
